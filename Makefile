@@ -1,0 +1,35 @@
+# `make run` and `make test` do all their own set-up: they need Python 3.11 or newer with pip and venv, nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test test-all lint bench-walks clean help
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+run: $(VENV)/ready  ## sample walks on the embedded graph and show their statistics
+	@$(BIN)/tokenphormer walks debian --kind non_backtracking_jump
+
+test: lint  ## every check and every test but the slow ones
+	$(BIN)/pytest -n 2 --dist loadscope
+
+test-all: lint  ## the slow tests too
+	$(BIN)/pytest -m ''
+
+lint: $(VENV)/ready  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench-walks: $(VENV)/ready  ## the walk engine beside its peers
+	$(BIN)/python -m benchmarks.bench_walks
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:  ## remove the environment and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -exec rm -rf {} +

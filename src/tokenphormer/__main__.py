@@ -1,0 +1,5 @@
+"""`python -m tokenphormer` is the command `tokenphormer`."""
+
+from tokenphormer.cli import main
+
+main()

@@ -1,0 +1,161 @@
+"""The command line: parsing and printing only; every command is one function elsewhere.
+
+Imports of the heavy libraries stand inside the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from tokenphormer.errors import InputError, TokenphormerError
+
+if TYPE_CHECKING:
+    from tokenphormer.graph import Graph
+
+app = typer.Typer(
+    name="tokenphormer",
+    help="Classify the nodes of a graph: random walks, hops and a pre-trained graph language model as tokens.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+GraphArgument = Annotated[
+    str, typer.Argument(metavar="GRAPH", help="A dataset's name, a folder with nodes and edges tables, or an .npz.")
+]
+DirectedOption = Annotated[bool, typer.Option(help="Keep the direction of edges.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda where there is one.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from tokenphormer import __version__
+
+        typer.echo(f"tokenphormer {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def datasets(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object.")] = False) -> None:
+    """List the datasets known by name, measured here, beside the paper's table."""
+    from tokenphormer.graph.listing import dataset_rows
+
+    rows = dataset_rows()
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", title="Datasets; in brackets the paper's figure where it differs", title_justify="left")
+    columns = ("nodes", "edges", "classes", "features", "components", "homophily", "diameter", "radius")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("split", no_wrap=True)
+    table.add_column("status", overflow="fold")
+    for row in rows:
+        cells = [_cell(row[column], row.get(f"paper_{column}")) for column in columns]
+        table.add_row(str(row["name"]), *cells, str(row["protocol"]), str(row["status"]))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _cell(value: object, paper: object) -> str:
+    def show(number: object) -> str:
+        return (
+            f"{number:,}" if isinstance(number, int) else f"{number:.3f}" if isinstance(number, float) else str(number)
+        )
+
+    if value is None:
+        return "?" if paper is None else f"? ({show(paper)})"
+    return show(value) if paper is None or paper == value else f"{show(value)} ({show(paper)})"
+
+
+@app.command()
+def walks(
+    graph: GraphArgument,
+    kind: Annotated[str, typer.Option(help="uniform, non_backtracking, jump or non_backtracking_jump.")] = "uniform",
+    out: Annotated[Path | None, typer.Option(help="Write to FILE.npy, or FILE.txt: one walk a line.")] = None,
+    num_walks: Annotated[int, typer.Option(help="Walks from each node.")] = 10,
+    length: Annotated[int, typer.Option(help="Steps of each walk.")] = 4,
+    nodes: Annotated[Path | None, typer.Option(help="Only from the nodes in FILE, one id a line.")] = None,
+    jump_radius: Annotated[int, typer.Option(help="How many hops a jump may span.")] = 3,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same walks anywhere.")] = 0,
+    device: DeviceOption = "auto",
+    directed: DirectedOption = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+) -> None:
+    """Draw random walks: to a file, or as statistics on the screen."""
+    from tokenphormer.graph.datasets import load_graph
+    from tokenphormer.walks.export import write_walks
+    from tokenphormer.walks.reference import Kind
+    from tokenphormer.walks.sampling import check_request, choose_device
+    from tokenphormer.walks.statistics import walk_statistics
+
+    which = cast("Kind", kind)
+    loaded = load_graph(graph, directed=directed)
+    _say_notes(loaded)
+    chosen = None if nodes is None else [loaded.index_of(line) for line in _lines(nodes)]
+    where = choose_device(device)
+    if out is None:
+        for name, value in walk_statistics(loaded, which, num_walks, length, chosen, jump_radius, seed, where).items():
+            typer.echo(f"{name:28} {value}")
+        return
+    starts = check_request(loaded, kind, num_walks, length, chosen, jump_radius, seed)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task("walks", total=len(starts))
+        count = write_walks(
+            out,
+            loaded,
+            which,
+            num_walks,
+            length,
+            chosen,
+            jump_radius,
+            seed,
+            where,
+            overwrite=force,
+            progress=lambda done: bar.update(task, completed=done),
+        )
+    typer.echo(f"{out}: {count:,} walks of {length} steps from {len(starts):,} nodes")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text, one node id a line ({error})") from error
+
+
+def _say_notes(graph: Graph) -> None:
+    """One line on what was done to a user's own graph; the named ones are described elsewhere."""
+    from tokenphormer.graph.datasets import DATASETS
+
+    if graph.notes and graph.name not in DATASETS:
+        typer.echo(f"{graph.name}: {'; '.join(graph.notes)}", err=True)
+
+
+def main() -> None:
+    """Run the command line; errors of the user end with one line and exit code 2, of the machine with 3."""
+    try:
+        app(standalone_mode=True)
+    except TokenphormerError as error:
+        typer.echo(f"tokenphormer: error: {error}", err=True)
+        raise SystemExit(2 if isinstance(error, InputError) else 3) from None
+    except KeyboardInterrupt:
+        typer.echo("tokenphormer: stopped", err=True)
+        raise SystemExit(130) from None

@@ -1,0 +1,23 @@
+"""The exceptions of tokenphormer.
+
+TokenphormerError            everything this package raises on purpose
+├── InputError               what a user gave is wrong: a file, a row, an option (exit code 2)
+│   └── DatasetMissingError  a dataset by name whose files are neither here nor to be downloaded
+└── ResourceError            the machine cannot: no memory, no disk, no such device (exit code 3)
+"""
+
+
+class TokenphormerError(Exception):
+    """Base of every exception that this package raises on purpose."""
+
+
+class InputError(TokenphormerError, ValueError):
+    """Something a user gave is wrong. The message says what was expected, what came, and where."""
+
+
+class DatasetMissingError(InputError):
+    """A named dataset is neither on disk nor to be downloaded; the message says where to put what."""
+
+
+class ResourceError(TokenphormerError, RuntimeError):
+    """The machine cannot do what was asked: memory, disk, a device that is not there."""

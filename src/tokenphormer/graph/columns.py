@@ -1,0 +1,237 @@
+"""One table of a user, CSV or Parquet, as columns that know which line or row each cell came from."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenphormer.errors import InputError
+
+Column = Any
+"""A `pyarrow.ChunkedArray`."""
+BLOCK_BYTES = 1 << 24
+"""How much of a CSV is parsed at a time; a single row must fit into it."""
+BOOLEANS = {"true": 1.0, "false": 0.0}
+SAVED_INDEX = ("__index_level_", "Unnamed: ")
+
+
+def arrow() -> Any:
+    """pyarrow, imported when first needed; Any because it carries no types."""
+    import pyarrow
+    import pyarrow.compute
+    import pyarrow.csv
+    import pyarrow.parquet
+    import pyarrow.types
+
+    return pyarrow
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The columns of one file, by name, in the order of the file."""
+
+    path: Path
+    columns: dict[str, Column]
+    num_rows: int
+
+    def where(self, row: int, column: str | None = None) -> str:
+        """Where a cell stands, in the words of its file: a line of a CSV, a row of a Parquet file."""
+        place = _line_of(self.path, row) if self.path.suffix == ".csv" else f"row {row} (counted from 0)"
+        return f"{self.path}, {place}" + ("" if column is None else f", column '{column}'")
+
+    def require(self, *names: str) -> None:
+        """Raise unless the table has all of these columns."""
+        missing = [name for name in names if name not in self.columns]
+        if not missing:
+            return
+        came = ", ".join(f"'{name}'" for name in self.columns)
+        hint = "; separate the columns with commas" if any(c in came for c in (";", "\t", "|")) else ""
+        raise InputError(f"{self.path}: lacks the column '{missing[0]}'; its columns are {came}{hint}")
+
+    def strings(self, name: str) -> Column:
+        """A column as strings; whole numbers become their decimal form, what is missing the empty string."""
+        pa = arrow()
+        column = self.columns[name]
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        tests = (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_integer,
+            pa.types.is_null,
+        )
+        if not any(test(kind) for test in tests):
+            raise InputError(
+                f"{self.path}, column '{name}': expected strings or integers, got {kind}; "
+                f"convert it first (in pandas: astype('Int64') or astype(str))"
+            )
+        try:
+            return column.cast(kind).cast(pa.large_string()).fill_null("")
+        except pa.ArrowException as error:
+            raise InputError(f"{self.path}, column '{name}': cannot be read as strings ({error})") from error
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """A column as float64, booleans as 0 and 1; what is missing in a Parquet file is NaN."""
+        pa = arrow()
+        column = self.columns[name]
+        if self.path.suffix == ".csv":
+            try:
+                column = column.cast(pa.float64())
+            except pa.ArrowInvalid:
+                return self._numbers_by_hand(name)
+        elif not any(
+            test(column.type)
+            for test in (
+                pa.types.is_integer,
+                pa.types.is_floating,
+                pa.types.is_boolean,
+                pa.types.is_decimal,
+                pa.types.is_null,
+            )
+        ):
+            raise InputError(
+                f"{self.path}, column '{name}': expected numbers, got {column.type}; "
+                "drop the column, or encode it as numbers"
+            )
+        numbers: NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()
+        return numbers
+
+    def _numbers_by_hand(self, name: str) -> NDArray[np.float64]:
+        """The slow way, for booleans, spaces around numbers, and the place of the first cell that is none."""
+        numbers = np.empty(self.num_rows)
+        for row, text in enumerate(self.columns[name].to_pylist()):
+            bare = text.strip()
+            try:
+                numbers[row] = BOOLEANS[bare.lower()] if bare.lower() in BOOLEANS else float(bare)
+                if "_" in bare:  # Python reads 1_000; nothing else does
+                    raise ValueError
+            except ValueError:
+                found = "an empty cell" if not bare else repr(text[:60])
+                raise InputError(
+                    f"{self.where(row, name)}: expected a number, found {found}; "
+                    "mend the cell, drop the column, or encode it as numbers"
+                ) from None
+        return numbers
+
+
+def read_table(folder: Path, stem: str) -> Table | None:
+    """Read `stem`.csv or `stem`.parquet of a folder; None if it has neither."""
+    files = [path for path in (folder / f"{stem}.csv", folder / f"{stem}.parquet") if path.exists()]
+    if len(files) == 2:
+        raise InputError(f"{folder}: has both {stem}.csv and {stem}.parquet; remove or rename the one not to be read")
+    if not files:
+        return None
+    path = files[0]
+    header, columns = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
+    for number, name in enumerate(header, start=1):
+        if name == "" or name.startswith(SAVED_INDEX):
+            came = f"is called '{name}'" if name else "has no name"
+            raise InputError(
+                f"{path}: column {number} {came}, which looks like a saved pandas index; "
+                "name it, or write the table with index=False"
+            )
+        if header.index(name) != number - 1:
+            raise InputError(f"{path}: has more than one column '{name}'; expected every name once")
+    return Table(path, dict(zip(header, columns, strict=True)), len(columns[0]))
+
+
+def _read_csv(path: Path) -> tuple[list[str], list[Column]]:
+    """Read every cell as a string: pyarrow is fast and refuses ragged rows, the csv module says where."""
+    pa = arrow()
+    content = _read_bytes(path)
+    if not content.strip(b"\xef\xbb\xbf\r\n \t"):
+        raise InputError(f"{path}: is empty; expected a first line with the names of the columns")
+    # pyarrow takes a quoted field that never ends for a long one, and so swallows rows.
+    header = _check_by_hand(path, content, to_the_end=b'"' in content)
+    kinds = {f"f{number}": pa.large_string() for number in range(len(header))}
+    try:
+        table = pa.csv.read_csv(
+            pa.BufferReader(content),
+            read_options=pa.csv.ReadOptions(autogenerate_column_names=True, block_size=BLOCK_BYTES),
+            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(column_types=kinds),
+        )
+    except (pa.ArrowException, OSError) as error:
+        _check_by_hand(path, content, to_the_end=True)
+        raise InputError(f"{path}: not a readable CSV ({error})") from error
+    if table.num_columns != len(header):
+        raise InputError(f"{path}: not a readable CSV: its first line is ambiguous; quote the names in it")
+    return [name.strip() for name in header], [column.slice(1) for column in table.columns]
+
+
+def _read_parquet(path: Path) -> tuple[list[str], list[Column]]:
+    pa = arrow()
+    content = _read_bytes(path)
+    try:
+        table = pa.parquet.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
+        table.validate(full=True)  # strings that are not UTF-8, indices beyond their dictionary
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise InputError(f"{path}: not a readable Parquet file ({error})") from error
+    if table.num_columns == 0:
+        raise InputError(f"{path}: has no columns")
+    return list(table.schema.names), list(table.columns)
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _records(content: bytes, strict: bool) -> Iterator[tuple[int, list[str]]]:
+    """The line on which each record begins, and its cells; empty lines are no records."""
+    reader = csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline=""), strict=strict)
+    line = 1
+    for record in reader:
+        if record:
+            yield line, record
+        line = reader.line_num + 1
+
+
+def _check_by_hand(path: Path, content: bytes, to_the_end: bool) -> list[str]:
+    """The header of a CSV; raises with the line of the first ragged, misquoted or undecodable record."""
+    header: list[str] | None = None
+    line = 0
+    try:
+        for line, record in _records(content, strict=True):
+            if header is None:
+                header = record
+                if not to_the_end:
+                    return header
+            elif len(record) != len(header):
+                raise InputError(f"{path}, line {line}: {len(record)} columns, but the first line has {len(header)}")
+    except UnicodeDecodeError:
+        line = _line_of_bad_byte(content)
+        raise InputError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
+    except csv.Error as error:
+        raise InputError(f"{path}, in the row after line {line}: not a readable CSV ({error})") from error
+    if header is None:
+        raise InputError(f"{path}: is empty; expected a first line with the names of the columns")
+    return header
+
+
+def _line_of_bad_byte(content: bytes) -> int:
+    try:
+        content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return content.count(b"\n", 0, error.start) + 1
+    raise AssertionError("the text is UTF-8 after all")
+
+
+def _line_of(path: Path, row: int) -> str:
+    try:
+        for number, (line, _) in enumerate(_records(path.read_bytes(), strict=False), start=-1):
+            if number == row:
+                return f"line {line}"
+    except (OSError, UnicodeDecodeError, csv.Error):
+        pass
+    return f"data row {row + 1}"

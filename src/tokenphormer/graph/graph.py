@@ -1,0 +1,477 @@
+"""`Graph`: a frozen graph in compressed sparse rows, with features, labels, ids and a content fingerprint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from tokenphormer.errors import InputError
+from tokenphormer.files import atomic_path, load_arrays
+from tokenphormer.graph.splits import PARTS, Split
+from tokenphormer.hashing import digest
+
+Features = NDArray[np.float32] | sp.csr_array
+MAX_NODES = 2**31 - 1
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Graph:
+    """A graph of `num_nodes` nodes; the neighbours of v are `indices[indptr[v]:indptr[v + 1]]`, ascending.
+
+    An undirected edge is stored in both directions. No row holds a neighbour twice. Arrays are read-only.
+    Build one with `Graph.from_edges`, `load_graph` or a conversion; the constructor itself checks nothing
+    that takes time.
+
+    >>> g = Graph.from_edges([[0, 1, 1], [1, 2, 2]], num_nodes=4)
+    >>> g
+    Graph(nodes=4, edges=2, undirected, no features, no labels)
+    >>> g.neighbours(1).tolist(), g.degree.tolist()
+    ([0, 2], [1, 2, 1, 0])
+    """
+
+    indptr: NDArray[np.int64]
+    """(n + 1) where each row of `indices` starts."""
+    indices: NDArray[np.int32]
+    """(E) targets of the directed edges."""
+    edge_weight: NDArray[np.float64] | None = None
+    """(E) positive weights, or None."""
+    x: Features | None = None
+    """(n, F) features, dense float32 or sparse."""
+    y: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """(n) class numbers, −1 = unlabelled; left out: all unlabelled."""
+    node_ids: NDArray[np.str_] | None = None
+    """(n) the user's own names of the nodes; None means 0 … n−1."""
+    class_names: tuple[str, ...] = ()
+    directed: bool = False
+    name: str = "graph"
+    splits: tuple[Split, ...] = ()
+    """Splits that came with the data."""
+    notes: tuple[str, ...] = ()
+    """What was done to the input while building: one short line each."""
+
+    def __post_init__(self) -> None:
+        if not len(self.y):
+            object.__setattr__(self, "y", np.full(self.num_nodes, -1, dtype=np.int64))
+        arrays: list[NDArray[Any] | None] = [self.indptr, self.indices, self.edge_weight, self.y, self.node_ids]
+        if isinstance(self.x, np.ndarray):
+            arrays.append(self.x)
+        elif self.x is not None:
+            arrays += [self.x.data, self.x.indices, self.x.indptr]
+        for array in arrays:
+            if array is not None:
+                array.flags.writeable = False
+
+    # ---------------------------------------------------------------- sizes
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, n."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_directed_edges(self) -> int:
+        """Number of stored edges; an undirected edge counts twice."""
+        return len(self.indices)
+
+    @cached_property
+    def num_edges(self) -> int:
+        """Number of edges as a person counts them: an undirected edge counts once."""
+        if self.directed:
+            return self.num_directed_edges
+        return (self.num_directed_edges - self.num_self_loops) // 2 + self.num_self_loops
+
+    @cached_property
+    def num_self_loops(self) -> int:
+        """Number of edges from a node to itself; 0 unless they were asked for."""
+        loops = 0
+        for first in range(0, self.num_nodes, 1 << 20):  # in pieces: a large graph must not need E more integers
+            rows = np.arange(first, min(first + (1 << 20), self.num_nodes))
+            here = self.indices[self.indptr[first] : self.indptr[rows[-1] + 1]]
+            loops += int((np.repeat(rows, self.degree[rows]) == here).sum())
+        return loops
+
+    @property
+    def num_features(self) -> int:
+        """Width of the features; 0 without."""
+        return 0 if self.x is None else int(self.x.shape[1])
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @cached_property
+    def degree(self) -> NDArray[np.int64]:
+        """(n) out-degrees."""
+        return np.diff(self.indptr)
+
+    def neighbours(self, node: int) -> NDArray[np.int32]:
+        """Targets of the edges that leave `node`."""
+        return self.indices[self.indptr[node] : self.indptr[node + 1]]
+
+    def __repr__(self) -> str:
+        parts = [f"nodes={self.num_nodes}", f"edges={self.num_edges}"]
+        parts += ["directed" if self.directed else "undirected"]
+        parts += ["weighted"] if self.edge_weight is not None else []
+        kind = "sparse " if sp.issparse(self.x) else ""
+        parts += [f"{kind}features={self.num_features}" if self.x is not None else "no features"]
+        parts += [f"classes={self.num_classes}" if self.num_classes else "no labels"]
+        return f"Graph({', '.join(parts)})"
+
+    # ---------------------------------------------------------------- ids
+
+    def id_of(self, node: int) -> str:
+        """The user's own name of a node index."""
+        return str(node) if self.node_ids is None else str(self.node_ids[node])
+
+    def index_of(self, node_id: str) -> int:
+        """The node index of a user's own name; unknown names are an error that offers the nearest ones."""
+        found = self._index_by_id.get(str(node_id)) if self.node_ids is not None else _as_index(node_id)
+        if found is None or not 0 <= found < self.num_nodes:
+            import difflib
+
+            near = difflib.get_close_matches(str(node_id), list(self._index_by_id)[:200_000], n=3)
+            offer = f"; nearest: {', '.join(near)}" if near else ""
+            raise InputError(f"graph '{self.name}' has no node {node_id!r}{offer}")
+        return found
+
+    @cached_property
+    def _index_by_id(self) -> dict[str, int]:
+        names = range(self.num_nodes) if self.node_ids is None else self.node_ids
+        return {str(name): index for index, name in enumerate(names)}
+
+    # ---------------------------------------------------------------- identity
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content: edges, weights, features, labels, ids, class names, direction. Not the name."""
+        x = self.x
+        if x is None or isinstance(x, np.ndarray):
+            features: list[tuple[str, Any]] = [("x", x)]
+        else:
+            features = [("x.indptr", x.indptr.astype(np.int64)), ("x.indices", x.indices.astype(np.int64))]
+            features += [("x.data", x.data), ("x.shape", np.asarray(x.shape))]
+        ids = None if self.node_ids is None else _pack(self.node_ids)
+        edges: list[tuple[str, Any]] = [("indptr", self.indptr), ("indices", self.indices)]
+        edges.append(("edge_weight", self.edge_weight))
+        return digest([*edges, *features, ("y", self.y), ("ids", ids)], json.dumps([self.directed, self.class_names]))
+
+    # ---------------------------------------------------------------- building
+
+    @classmethod
+    def from_edges(
+        cls,
+        edge_index: ArrayLike,
+        num_nodes: int | None = None,
+        x: object = None,
+        y: ArrayLike | None = None,
+        edge_weight: ArrayLike | None = None,
+        directed: bool = False,
+        *,
+        self_loops: bool = False,
+        node_ids: ArrayLike | None = None,
+        class_names: tuple[str, ...] | None = None,
+        name: str = "graph",
+        splits: tuple[Split, ...] = (),
+    ) -> Graph:
+        """Build a graph from a (2, E) array of node indices.
+
+        Edges listed more than once become one: weights of the same direction are added, and an undirected
+        edge listed from both ends takes the mean of its two weights. Self-loops are dropped unless
+        `self_loops`. `notes` says what was done.
+        """
+        source, target, n = _check_edges(edge_index, num_nodes)
+        weight = _check_weights(edge_weight, len(source))
+        notes = []
+        loops = source == target
+        if loops.any() and not self_loops:
+            source, target = source[~loops], target[~loops]
+            weight = None if weight is None else weight[~loops]
+            notes.append(f"dropped {int(loops.sum())} self-loops")
+        key, weight, doubles = _merge(source * n + target, weight)
+        if doubles:
+            notes.append(f"merged {doubles} repeated edges")
+        if not directed:
+            key, weight, one_way = _symmetrise(key, weight, n)
+            if len(key):
+                notes.append(f"{one_way} edges were listed from one end only" if one_way else "both ends listed")
+        if weight is not None and not np.isfinite(weight).all():
+            raise InputError("edge_weight: the weights of an edge listed more than once add up to infinity")
+        rows = key // n if n else key
+        indptr = np.zeros(n + 1, dtype=np.int64)
+        np.cumsum(np.bincount(rows, minlength=n), out=indptr[1:])
+        labels, names = _check_labels(y, class_names, n)
+        graph = cls(
+            indptr=indptr,
+            indices=(key - rows * n).astype(np.int32),
+            edge_weight=weight,
+            x=_check_features(x, n),
+            y=labels,
+            node_ids=_check_ids(node_ids, n),
+            class_names=names,
+            directed=directed,
+            name=name,
+            splits=splits,
+            notes=tuple(notes),
+        )
+        for split in splits:
+            split.check(graph)
+        return graph
+
+    # ---------------------------------------------------------------- one file
+
+    def save(self, path: str | Path) -> None:
+        """Write the graph as one compressed `.npz` (plain arrays, no pickles), atomically."""
+        arrays: dict[str, NDArray[Any]] = {"indptr": self.indptr, "indices": self.indices}
+        # Small graphs only need small integers on disk; `load` widens them again.
+        arrays["y"] = self.y.astype(np.int16) if self.num_classes < 2**15 else self.y
+        if self.edge_weight is not None:
+            arrays["edge_weight"] = self.edge_weight
+        if isinstance(self.x, np.ndarray):
+            arrays["x"] = self.x
+        elif self.x is not None:
+            arrays |= {"x_data": self.x.data, "x_indices": self.x.indices, "x_indptr": self.x.indptr}
+        if self.node_ids is not None:
+            arrays["node_ids"] = _pack(self.node_ids)
+        for number, split in enumerate(self.splits):
+            arrays |= {f"split{number}_{part}": getattr(split, part) for part in PARTS}
+        meta = {
+            "format": FORMAT,
+            "name": self.name,
+            "directed": self.directed,
+            "class_names": self.class_names,
+            "num_features": self.num_features,
+            "splits": [split.name for split in self.splits],
+            "notes": self.notes,
+            "sha256": self.fingerprint,
+        }
+        arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Graph:
+        """Read a graph that `save` wrote; a changed or truncated file is refused by its fingerprint."""
+        arrays: dict[str, Any] = dict(load_arrays(path, required=("indptr", "indices", "y", "meta")))
+        try:
+            meta = json.loads(arrays["meta"].tobytes())
+            x: Features | None = arrays.get("x")
+            n = len(arrays["indptr"]) - 1
+            if "x_data" in arrays:
+                x = sp.csr_array(
+                    (arrays["x_data"], arrays["x_indices"], arrays["x_indptr"]),
+                    shape=(n, meta["num_features"]),
+                )
+                x.check_format(full_check=True)
+            graph = cls(
+                indptr=arrays["indptr"].astype(np.int64),
+                indices=arrays["indices"].astype(np.int32),
+                edge_weight=arrays.get("edge_weight"),
+                x=x,
+                y=arrays["y"].astype(np.int64),
+                node_ids=_unpack(arrays["node_ids"]) if "node_ids" in arrays else None,
+                class_names=tuple(meta["class_names"]),
+                directed=bool(meta["directed"]),
+                name=str(meta["name"]),
+                splits=tuple(
+                    Split(**{part: arrays[f"split{i}_{part}"] for part in PARTS}, name=str(split_name))
+                    for i, split_name in enumerate(meta["splits"])
+                ),
+                notes=tuple(meta["notes"]),
+            )
+            fingerprint = graph.fingerprint
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise InputError(f"{path}: not a graph file of format {FORMAT} ({error})") from error
+        if fingerprint != meta.get("sha256"):
+            raise InputError(f"{path}: its content does not match the fingerprint inside it; the file was changed")
+        _check_loaded(graph, path)
+        return graph
+
+
+def _check_edges(edge_index: ArrayLike, num_nodes: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    edges = np.asarray(edge_index)
+    if edges.size == 0:
+        edges = edges.astype(np.int64).reshape(2, 0)
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        raise InputError(f"edge_index: expected shape (2, E), got {edges.shape}")
+    if edges.dtype.kind not in "iu":
+        raise InputError(f"edge_index: expected integers, got {edges.dtype}")
+    edges = edges.astype(np.int64, copy=False)
+    highest = int(edges.max()) if edges.size else -1
+    n = highest + 1 if num_nodes is None else int(num_nodes)
+    if n < 1:
+        raise InputError("the graph has no node; give edges, or num_nodes of at least 1")
+    if n > MAX_NODES:
+        raise InputError(f"num_nodes: {n} is more than the {MAX_NODES} that a graph can hold")
+    if edges.size and (edges.min() < 0 or highest >= n):
+        bad = int(np.flatnonzero(((edges < 0) | (edges >= n)).any(axis=0))[0])
+        raise InputError(
+            f"edge_index, column {bad}: edge ({edges[0, bad]}, {edges[1, bad]}), but nodes are 0 to {n - 1}"
+        )
+    return edges[0], edges[1], n
+
+
+def _check_loaded(graph: Graph, path: str | Path) -> None:
+    """A file made by hand can carry a right fingerprint and indices that a kernel would follow out of memory."""
+    n, columns = graph.num_nodes, graph.indices
+    ok = n >= 1 and graph.indptr[0] == 0 and graph.indptr[-1] == len(columns) and (graph.degree >= 0).all()
+    ok = ok and (not columns.size or (columns.min() >= 0 and columns.max() < n))
+    ok = ok and graph.y.shape == (n,) and graph.y.min() >= -1 and graph.y.max() < graph.num_classes
+    weight = graph.edge_weight
+    ok = ok and (weight is None or (weight.shape == columns.shape and (np.isfinite(weight) & (weight > 0)).all()))
+    ok = ok and (graph.node_ids is None or graph.node_ids.shape == (n,))
+    ok = ok and (graph.x is None or graph.x.shape[0] == n)
+    if not ok:
+        raise InputError(f"{path}: its arrays do not make a graph of {n} nodes and {len(columns)} edges")
+    for split in graph.splits:
+        split.check(graph)
+
+
+def _check_weights(edge_weight: ArrayLike | None, count: int) -> NDArray[np.float64] | None:
+    if edge_weight is None:
+        return None
+    try:
+        weight = np.asarray(edge_weight, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"edge_weight: expected numbers ({error})") from error
+    if weight.shape != (count,):
+        raise InputError(f"edge_weight: expected shape ({count},), one weight an edge, got {weight.shape}")
+    bad = np.flatnonzero(~(np.isfinite(weight) & (weight > 0)))
+    if bad.size:
+        raise InputError(
+            f"edge_weight, entry {bad[0]}: {weight[bad[0]]}; weights must be positive and finite "
+            f"({bad.size} are not; leave an edge of weight 0 out)"
+        )
+    return weight
+
+
+def _merge(
+    key: NDArray[np.int64], weight: NDArray[np.float64] | None
+) -> tuple[NDArray[np.int64], NDArray[np.float64] | None, int]:
+    """Sort edges by key and make repeated ones one, their weights added."""
+    if weight is None:
+        key = np.sort(key)
+        first = np.ones(len(key), dtype=bool)
+        np.not_equal(key[1:], key[:-1], out=first[1:])
+        merged = key if first.all() else key[first]
+        return merged, None, len(key) - len(merged)
+    order = np.argsort(key, kind="stable")
+    merged, start = np.unique(key[order], return_index=True)
+    with np.errstate(over="ignore"):  # infinity is refused by the caller
+        weight = np.add.reduceat(weight[order], start) if len(merged) else weight
+    return merged, weight, len(key) - len(merged)
+
+
+def _symmetrise(
+    key: NDArray[np.int64], weight: NDArray[np.float64] | None, n: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64] | None, int]:
+    """Store every edge in both directions; weights of the two directions are averaged where both came."""
+    reverse = (key % n) * n + key // n
+    both = np.concatenate([key, reverse])
+    if weight is None:
+        merged, _, _ = _merge(both, None)
+        return merged, None, len(merged) - len(key)
+    order = np.argsort(both, kind="stable")
+    merged, start, count = np.unique(both[order], return_index=True, return_counts=True)
+    doubled = np.concatenate([weight, weight])[order]
+    with np.errstate(over="ignore"):
+        mean = np.add.reduceat(doubled, start) / count if len(merged) else doubled
+    return merged, mean, len(merged) - len(key)
+
+
+def _check_features(x: object, n: int) -> Features | None:
+    if x is None:
+        return None
+    if hasattr(x, "layout") and hasattr(x, "detach"):  # a torch tensor, without importing torch here
+        x = _from_torch(x)
+    matrix: Features
+    given: Any = x
+    if sp.issparse(x):
+        with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused below
+            matrix = sp.csr_array(given).astype(np.float32)
+        matrix.sum_duplicates()
+        values = matrix.data
+    else:
+        try:
+            with np.errstate(over="ignore"):
+                matrix = values = np.array(given, dtype=np.float32)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"x: expected numbers, one row a node ({error})") from error
+        if matrix.ndim != 2:
+            raise InputError(f"x: expected shape (nodes, features), got {matrix.shape}")
+    if matrix.shape[0] != n:
+        raise InputError(f"x: {matrix.shape[0]} rows, but the graph has {n} nodes")
+    if not np.isfinite(values).all():
+        row, column = _first_not_finite(matrix)
+        raise InputError(f"x, row {row}, column {column}: not a finite float32 number")
+    return matrix
+
+
+def _first_not_finite(matrix: Features) -> tuple[int, int]:
+    if isinstance(matrix, np.ndarray):
+        row, column = np.argwhere(~np.isfinite(matrix))[0]
+        return int(row), int(column)
+    entry = int(np.flatnonzero(~np.isfinite(matrix.data))[0])
+    return int(np.searchsorted(matrix.indptr, entry, side="right")) - 1, int(matrix.indices[entry])
+
+
+def _from_torch(x: Any) -> object:
+    x = x.detach().cpu()
+    if str(x.layout) == "torch.strided":
+        return x.float().numpy()
+    coo = x.to_sparse_coo().coalesce()
+    row, column = coo.indices().numpy()
+    return sp.csr_array((coo.values().float().numpy(), (row, column)), shape=tuple(x.shape))
+
+
+def _check_labels(
+    y: ArrayLike | None, class_names: tuple[str, ...] | None, n: int
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    if y is None:
+        return np.full(n, -1, dtype=np.int64), class_names or ()
+    labels = np.asarray(y)
+    if labels.shape != (n,):
+        raise InputError(f"y: expected shape ({n},), one label a node, got {labels.shape}")
+    if labels.dtype.kind not in "iu":
+        raise InputError(f"y: expected class numbers (−1 = unlabelled), got {labels.dtype}")
+    labels = labels.astype(np.int64)
+    highest = int(labels.max())
+    names = tuple(map(str, range(highest + 1))) if class_names is None else tuple(class_names)
+    if labels.min() < -1 or highest >= len(names):
+        bad = int(np.flatnonzero((labels < -1) | (labels >= len(names)))[0])
+        raise InputError(f"y, node {bad}: class {labels[bad]}; expected −1 (unlabelled) to {len(names) - 1}")
+    return labels, names
+
+
+def _check_ids(node_ids: ArrayLike | None, n: int) -> NDArray[np.str_] | None:
+    if node_ids is None:
+        return None
+    ids = np.asarray(node_ids).astype(np.str_)
+    if ids.shape != (n,):
+        raise InputError(f"node_ids: expected shape ({n},), one id a node, got {ids.shape}")
+    unique, counts = np.unique(ids, return_counts=True)
+    if len(unique) < n:
+        raise InputError(f"node_ids: {str(unique[counts > 1][0])!r} stands for more than one node")
+    return ids
+
+
+def _as_index(node_id: str) -> int | None:
+    text = str(node_id)
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _pack(strings: NDArray[np.str_]) -> NDArray[np.uint8]:
+    """Strings as bytes: JSON keeps any character, lone surrogates too, and no pickle is needed."""
+    return np.frombuffer(json.dumps(strings.tolist()).encode(), np.uint8)
+
+
+def _unpack(packed: NDArray[np.uint8]) -> NDArray[np.str_]:
+    return np.asarray(json.loads(packed.tobytes().decode()), dtype=np.str_)

@@ -1,0 +1,56 @@
+"""The one source of randomness and identity: integer hashes that are the same on every machine.
+
+`mix64` is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+OOPSLA 2014): a bijection of 64-bit integers whose output passes the usual statistical batteries.
+The walk backends hold twins of it in torch, Numba and Triton; `walks/README.md` is the contract.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+MASK64 = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+MIX_A = 0xBF58476D1CE4E5B9
+MIX_B = 0x94D049BB133111EB
+
+
+def mix64(value: int) -> int:
+    """Mix a 64-bit integer: the plain Python version that the others are tested against.
+
+    >>> hex(mix64(GOLDEN))
+    '0xe220a8397b1dcdaf'
+    """
+    value &= MASK64
+    value = ((value ^ (value >> 30)) * MIX_A) & MASK64
+    value = ((value ^ (value >> 27)) * MIX_B) & MASK64
+    return value ^ (value >> 31)
+
+
+def mix64_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`mix64` of every element."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(MIX_A)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(MIX_B)
+    return value ^ (value >> np.uint64(31))
+
+
+def hash_order(items: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """Shuffle `items` by the hash of (seed, item): a permutation no library version can change."""
+    keys = mix64_array(items.astype(np.uint64) ^ np.uint64(mix64(seed + GOLDEN)))
+    return items[np.argsort(keys, kind="stable")]
+
+
+def digest(arrays: Iterable[tuple[str, NDArray[np.generic] | None]], text: str = "") -> str:
+    """SHA-256 of named arrays (name, dtype, shape, bytes) and a text, as 64 hex digits."""
+    sha = hashlib.sha256(text.encode())
+    for name, array in arrays:
+        if array is None:
+            continue
+        little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+        sha.update(f"|{name}:{little.dtype.str}:{little.shape}|".encode())
+        sha.update(little.data if little.size else b"")
+    return sha.hexdigest()
