@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import torch
 
@@ -18,8 +19,9 @@ def main() -> None:
         graph = random_graph(*SIZES[size], "cuda")
         csr_tensors(graph, torch.device("cuda"))
         for kind in KINDS:
-            for block, warps in ((32, 1), (64, 1), (128, 1), (64, 2), (128, 4), (256, 4), (256, 8), (512, 4)):
+            for block, warps, staged in product((32, 64, 128), (1, 2, 4), (0, 64)):
                 triton_kernel.LAUNCH[kind] = (block, warps)
+                triton_kernel.MAX_STAGED = staged
 
                 def draw(
                     kind: Kind = kind, walks: int = num_walks, steps: int = length, graph: Graph = graph
@@ -28,7 +30,7 @@ def main() -> None:
 
                 best = gpu_seconds(draw, 4) * 1e3
                 total = graph.num_nodes * num_walks * length
-                row = {"size": size, "kind": kind, "block": block, "warps": warps, "ms": round(best, 4)}
+                row = {"size": size, "kind": kind, "block": block, "warps": warps, "staged": staged, "ms": round(best, 4)}
                 print(json.dumps(row | {"giga_steps_a_second": round(total / best / 1e6, 2)}), flush=True)
 
 

@@ -61,6 +61,20 @@ def test_triton_kernel_is_bit_identical(kind: Kind, number: int) -> None:
     np.testing.assert_array_equal(walks.cpu().numpy(), expected.numpy())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_triton_kernel_on_long_walks_and_part_blocks(kind: Kind) -> None:
+    """Beyond 63 steps the kernel writes rows directly; 33 walks leave a block with one."""
+    pytest.importorskip("triton", reason="triton has no wheel for this platform")
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    graph = AWKWARD[3]
+    for num_walks, length in ((33, 1), (3, 64 if "jump" not in kind else 65)):
+        walks = sample_walks(graph, kind, num_walks, length, nodes=[1], device=device, backend="triton")
+        expected = sample_walks(graph, kind, num_walks, length, nodes=[1], backend="reference")
+        np.testing.assert_array_equal(walks.cpu().numpy(), expected.numpy())
+
+
 def test_walks_whose_attempts_run_out_are_drawn_from_the_law() -> None:
     """The kernels mark them −2, and what comes out is what the reference draws."""
     graph = extreme_weights()

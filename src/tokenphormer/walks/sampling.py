@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
@@ -204,6 +205,7 @@ def choose_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+@cache
 def _check_device(device: str | torch.device) -> torch.device:
     import torch
 
@@ -216,6 +218,7 @@ def _check_device(device: str | torch.device) -> torch.device:
     return where
 
 
+@cache
 def _gpu_backend(device: torch.device) -> Backend:
     has_triton = device.type == "cuda" and importlib.util.find_spec("triton") is not None
     return "triton" if has_triton else "portable"

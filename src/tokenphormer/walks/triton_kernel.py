@@ -20,12 +20,15 @@ from tokenphormer.walks.portable import Csr, _signed
 from tokenphormer.walks.reference import ATTEMPTS, Kind
 
 LAUNCH: dict[Kind, tuple[int, int]] = {
-    "uniform": (128, 4),
-    "non_backtracking": (128, 4),
+    "uniform": (32, 1),
+    "non_backtracking": (32, 1),
     "jump": (32, 1),
     "non_backtracking_jump": (32, 1),
 }
 """Walks and warps of one program; measured by `benchmarks/tune_triton.py`."""
+
+MAX_STAGED = 64
+"""Walks of fewer steps are staged (see `_begin`); longer ones would not fit the registers."""
 
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
 _kernel: Callable[[Callable[..., Any]], Any] = triton.jit(do_not_specialize=["base"])
@@ -36,19 +39,19 @@ _ATTEMPTS = tl.constexpr(ATTEMPTS)
 
 
 @_jit
-def _mix(z: Any) -> Any:
+def _mix(z: tl.tensor) -> tl.tensor:
     z = (z ^ (z >> 30)) * _MIX_A
     z = (z ^ (z >> 27)) * _MIX_B
     return z ^ (z >> 31)
 
 
 @_jit
-def _draw(key: Any, count: Any) -> Any:
+def _draw(key: tl.tensor, count: tl.tensor) -> tl.tensor:
     return _mix(key + count.to(tl.uint64) * _GOLDEN)
 
 
 @_jit
-def _below(r: Any, n: Any) -> Any:
+def _below(r: tl.tensor, n: tl.tensor) -> tl.tensor:
     """floor(r · n / 2⁶⁴) for 0 ≤ n < 2⁶², from 32-bit products (umulhi of the interpreter has no 64-bit form)."""
     n = n.to(tl.uint64)
     r1, r0, n1, n0 = r >> 32, r & 0xFFFFFFFF, n >> 32, n & 0xFFFFFFFF
@@ -58,27 +61,27 @@ def _below(r: Any, n: Any) -> Any:
 
 
 @_jit
-def _below_narrow(r: Any, n: Any) -> Any:
+def _below_narrow(r: tl.tensor, n: tl.tensor) -> tl.tensor:
     """floor(r · n / 2⁶⁴) for 0 ≤ n < 2³²: two products."""
     n = n.to(tl.uint64)
     return (((r >> 32) * n + (((r & 0xFFFFFFFF) * n) >> 32)) >> 32).to(tl.int64)
 
 
 @_jit
-def _any(mask: Any) -> Any:
+def _any(mask: tl.tensor) -> tl.tensor:
     return tl.max(mask.to(tl.int32), axis=0) > 0
 
 
 @_jit
-def _row(indptr: Any, node: Any, mask: Any) -> Any:
+def _row(indptr: tl.tensor, node: tl.tensor, mask: tl.tensor) -> tl.tensor:
     """Start and size of a node's row; size 0 where masked."""
-    start = tl.load(indptr + node, mask=mask, other=0)
-    end = tl.load(indptr + node + 1, mask=mask, other=0)
+    start = tl.load(indptr + node, mask=mask, other=0, eviction_policy="evict_last")
+    end = tl.load(indptr + node + 1, mask=mask, other=0, eviction_policy="evict_last")
     return start.to(tl.int64), (end - start).to(tl.int64)
 
 
 @_jit
-def _search(running: Any, start: Any, size: Any, drawn: Any) -> Any:
+def _search(running: tl.tensor, start: tl.tensor, size: tl.tensor, drawn: tl.tensor) -> tl.tensor:
     """Position of the first running sum of the row above `drawn`."""
     low = size * 0
     high = tl.maximum(size - 1, 0)
@@ -92,7 +95,7 @@ def _search(running: Any, start: Any, size: Any, drawn: Any) -> Any:
 
 
 @_jit
-def _pick(running: Any, start: Any, size: Any, r: Any, WEIGHTED: tl.constexpr) -> Any:
+def _pick(running: tl.tensor, start: tl.tensor, size: tl.tensor, r: tl.tensor, WEIGHTED: tl.constexpr) -> tl.tensor:
     """Position of a drawn neighbour."""
     if WEIGHTED:
         total = tl.load(running + start + size - 1, mask=size > 0, other=0)
@@ -103,7 +106,15 @@ def _pick(running: Any, start: Any, size: Any, r: Any, WEIGHTED: tl.constexpr) -
 
 
 @_jit
-def _pick_other(running: Any, start: Any, size: Any, taboo: Any, r: Any, mask: Any, WEIGHTED: tl.constexpr) -> Any:
+def _pick_other(
+    running: tl.tensor,
+    start: tl.tensor,
+    size: tl.tensor,
+    taboo: tl.tensor,
+    r: tl.tensor,
+    mask: tl.tensor,
+    WEIGHTED: tl.constexpr,
+) -> tl.tensor:
     """Position of a drawn neighbour other than the one at `taboo`."""
     if WEIGHTED:
         before = tl.load(running + start + taboo - 1, mask=mask & (taboo > 0), other=0)
@@ -119,7 +130,9 @@ def _pick_other(running: Any, start: Any, size: Any, taboo: Any, r: Any, mask: A
 
 
 @_jit
-def _outside(indptr: Any, indices: Any, node: Any, first: Any, second: Any, mask: Any) -> Any:
+def _outside(
+    indptr: tl.tensor, indices: tl.tensor, node: tl.tensor, first: tl.tensor, second: tl.tensor, mask: tl.tensor
+) -> tl.tensor:
     """Whether a neighbour of `node` is neither `first` nor `second`; three entries tell."""
     start, size = _row(indptr, node, mask)
     found = mask & (size < 0)
@@ -131,7 +144,9 @@ def _outside(indptr: Any, indices: Any, node: Any, first: Any, second: Any, mask
 
 
 @_jit
-def _to_avoid(indptr: Any, indices: Any, node: Any, previous: Any, radius: Any, mask: Any) -> Any:
+def _to_avoid(
+    indptr: tl.tensor, indices: tl.tensor, node: tl.tensor, previous: tl.tensor, radius: tl.tensor, mask: tl.tensor
+) -> tl.tensor:
     """What a jump avoids: the previous node, −1 where only the plain jump is left, −2 where none is.
 
     Asked only where `node` has at most two neighbours.
@@ -149,54 +164,94 @@ def _to_avoid(indptr: Any, indices: Any, node: Any, previous: Any, radius: Any, 
 
 
 @_jit
-def _begin(nodes: Any, total: Any, num_walks: Any, base: Any, out: Any, length: Any, BLOCK: tl.constexpr) -> Any:
-    """Keys, first nodes and output rows of this program's walks."""
-    walk = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = walk < total
-    node = tl.load(nodes + walk // num_walks, mask=mask, other=0)
-    key = _mix(_mix(base.to(tl.uint64) ^ node.to(tl.uint64)) ^ (walk % num_walks).to(tl.uint64))
-    row = out + walk * (length + 1)
-    tl.store(row, node.to(tl.int32), mask=mask)
-    return key, node.to(tl.int32), row, mask
+def _begin(
+    nodes: tl.tensor,
+    total: tl.tensor,
+    num_walks: tl.tensor,
+    base: tl.tensor,
+    out: tl.tensor,
+    length: tl.tensor,
+    STAGED: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tl.tensor:
+    """Keys, first nodes, where this program's walks go in the output, and how far apart their steps lie there.
+
+    Staged, a program writes step by step into its own part of the output, so that a warp's walks fill whole memory
+    sectors, and `_unstage` turns that part into rows at the end. Single words strewn over the rows cost more than
+    the walk: the GPU's cache throws them out before a sector is full.
+    """
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    mask = first + lane < total
+    node = tl.load(nodes + (first + lane) // num_walks, mask=mask, other=0)
+    walk = ((first + lane) % num_walks).to(tl.uint64)
+    key = _mix(_mix(base.to(tl.uint64) ^ node.to(tl.uint64)) ^ walk)
+    if STAGED:
+        apart = tl.minimum(total - first, BLOCK)
+        place = out + first * (length + 1) + lane
+    else:
+        apart = tl.minimum(total - first, 1)
+        place = out + (first + lane) * (length + 1)
+    tl.store(place, node.to(tl.int32), mask=mask)
+    return key, node.to(tl.int32), place, apart, mask
+
+
+@_jit
+def _unstage(out: tl.tensor, total: tl.tensor, length: tl.tensor, COLUMNS: tl.constexpr, BLOCK: tl.constexpr) -> None:
+    """Turn this program's part of the output from steps of walks into walks of steps, in place."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    count = tl.minimum(total - first, BLOCK)
+    lane = tl.arange(0, BLOCK)[:, None]
+    step = tl.arange(0, COLUMNS)[None, :]
+    mask = (lane < count) & (step <= length)
+    part = out + first * (length + 1)
+    tl.debug_barrier()
+    tile = tl.load(part + step * count + lane, mask=mask, other=0)
+    tl.debug_barrier()
+    tl.store(part + lane * (length + 1) + step, tile, mask=mask)
 
 
 @_kernel
 def _uniform(
-    indptr: Any,
-    indices: Any,
-    running: Any,
-    nodes: Any,
-    out: Any,
-    total: Any,
-    num_walks: Any,
-    length: Any,
-    base: Any,
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    running: tl.tensor,
+    nodes: tl.tensor,
+    out: tl.tensor,
+    total: tl.tensor,
+    num_walks: tl.tensor,
+    length: tl.tensor,
+    base: tl.tensor,
     WEIGHTED: tl.constexpr,
+    COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    key, current, row, mask = _begin(nodes, total, num_walks, base, out, length, BLOCK)
+    key, current, place, apart, mask = _begin(nodes, total, num_walks, base, out, length, COLUMNS > 0, BLOCK)
     for step in range(1, length + 1):
         start, size = _row(indptr, current, mask & (current >= 0))
         position = _pick(running, start, size, _draw(key, (step + current * 0).to(tl.int64)), WEIGHTED)
         current = tl.load(indices + start + position, mask=size > 0, other=-1)
-        tl.store(row + step, current, mask=mask)
+        tl.store(place + step * apart, current, mask=mask)
+    if COLUMNS > 0:
+        _unstage(out, total, length, COLUMNS, BLOCK)
 
 
 @_kernel
 def _non_backtracking(
-    indptr: Any,
-    indices: Any,
-    running: Any,
-    nodes: Any,
-    out: Any,
-    total: Any,
-    num_walks: Any,
-    length: Any,
-    base: Any,
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    running: tl.tensor,
+    nodes: tl.tensor,
+    out: tl.tensor,
+    total: tl.tensor,
+    num_walks: tl.tensor,
+    length: tl.tensor,
+    base: tl.tensor,
     WEIGHTED: tl.constexpr,
+    COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    key, current, row, mask = _begin(nodes, total, num_walks, base, out, length, BLOCK)
+    key, current, place, apart, mask = _begin(nodes, total, num_walks, base, out, length, COLUMNS > 0, BLOCK)
     previous = tl.full([BLOCK], -1, tl.int32)
     for step in range(1, length + 1):
         start, size = _row(indptr, current, mask & (current >= 0))
@@ -209,26 +264,29 @@ def _non_backtracking(
             following = tl.where(back, tl.load(indices + start + other, mask=back, other=0), following)
         previous = current
         current = following
-        tl.store(row + step, current, mask=mask)
+        tl.store(place + step * apart, current, mask=mask)
+    if COLUMNS > 0:
+        _unstage(out, total, length, COLUMNS, BLOCK)
 
 
 @_kernel
 def _jump(
-    indptr: Any,
-    indices: Any,
-    running: Any,
-    nodes: Any,
-    out: Any,
-    total: Any,
-    num_walks: Any,
-    length: Any,
-    base: Any,
-    radius: Any,
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    running: tl.tensor,
+    nodes: tl.tensor,
+    out: tl.tensor,
+    total: tl.tensor,
+    num_walks: tl.tensor,
+    length: tl.tensor,
+    base: tl.tensor,
+    radius: tl.tensor,
     BACKTRACKING: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    key, current, row, mask = _begin(nodes, total, num_walks, base, out, length, BLOCK)
+    key, current, place, apart, mask = _begin(nodes, total, num_walks, base, out, length, COLUMNS > 0, BLOCK)
     at = current
     previous = tl.full([BLOCK], -1, tl.int32)
     avoid = tl.full([BLOCK], -1, tl.int32)
@@ -259,14 +317,16 @@ def _jump(
         left = tl.where(moving, left - 1, 0)
         ended = going & (over == 0) & (left == 0)
         accepted = ended & moving & (at != current) & (at != avoid)
-        tl.store(row + step, tl.where(over, -1, at), mask=accepted | over)
+        tl.store(place + step * apart, tl.where(over, -1, at), mask=accepted | over)
         previous = tl.where(accepted, current, previous)
         current = tl.where(accepted, at, current)
         step += (accepted | over).to(tl.int64)  # a walk that is over writes −1 until its row is full
         tries = tl.where(accepted, 0, tries + (ended & (accepted == 0)).to(tl.int64))
         spent = going & (tries >= _ATTEMPTS * radius)
-        tl.store(row + step, tl.full([BLOCK], -2, tl.int32), mask=spent)
+        tl.store(place + step * apart, tl.full([BLOCK], -2, tl.int32), mask=spent)
         going = going & (spent == 0) & (step <= length)
+    if COLUMNS > 0:
+        _unstage(out, total, length, COLUMNS, BLOCK)
 
 
 def sample(
@@ -280,10 +340,12 @@ def sample(
     running = csr.running if csr.running is not None else csr.indices
     arguments = (csr.indptr, csr.indices, running, nodes, out, total, num_walks, length, _signed(base))
     block, warps = LAUNCH[kind]
+    columns = triton.next_power_of_2(length + 1) if length < MAX_STAGED else 0
+    shape = (weighted, columns, block)
     grid = (triton.cdiv(total, block),)
     if kind == "uniform":
-        _uniform[grid](*arguments, weighted, block, num_warps=warps)
+        _uniform[grid](*arguments, *shape, num_warps=warps)
     elif kind == "non_backtracking":
-        _non_backtracking[grid](*arguments, weighted, block, num_warps=warps)
+        _non_backtracking[grid](*arguments, *shape, num_warps=warps)
     else:
-        _jump[grid](*arguments, radius, kind == "jump", weighted, block, num_warps=warps)
+        _jump[grid](*arguments, radius, kind == "jump", *shape, num_warps=warps)
