@@ -100,7 +100,7 @@ def walks(
     from tokenphormer.graph.datasets import load_graph
     from tokenphormer.walks.export import write_walks
     from tokenphormer.walks.reference import Kind
-    from tokenphormer.walks.sampling import check_request, choose_device
+    from tokenphormer.walks.sampling import choose_device
     from tokenphormer.walks.statistics import walk_statistics
 
     which = cast("Kind", kind)
@@ -112,12 +112,12 @@ def walks(
         for name, value in walk_statistics(loaded, which, num_walks, length, chosen, jump_radius, seed, where).items():
             typer.echo(f"{name:28} {value}")
         return
-    starts = check_request(loaded, kind, num_walks, length, chosen, jump_radius, seed)
+    starts = loaded.num_nodes if chosen is None else len(chosen)
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("walks", total=len(starts))
+        task = bar.add_task("walks", total=starts)
         count = write_walks(
             out,
             loaded,
@@ -131,7 +131,7 @@ def walks(
             overwrite=force,
             progress=lambda done: bar.update(task, completed=done),
         )
-    typer.echo(f"{out}: {count:,} walks of {length} steps from {len(starts):,} nodes")
+    typer.echo(f"{out}: {count:,} walks of {length} steps from {starts:,} nodes")
 
 
 def _lines(path: Path) -> list[str]:

@@ -18,7 +18,7 @@ for offset in ("i32", "i64"):
     for weighted in (True, False):
         common = {"indptr": f"*{offset}", "indices": "*i32", "running": "*i64" if weighted else "*i32", "nodes": "*i64"}
         common |= {"out": "*i32", "total": "i32", "num_walks": "i32", "length": "i32", "base": "i64"}
-        constants = {"WEIGHTED": weighted, "COLUMNS": 8 if weighted else 0, "BLOCK": 32}
+        constants = {"WEIGHTED": weighted, "EVERY": weighted, "COLUMNS": 8 if weighted else 0, "BLOCK": 32}
         work = [(kernels._uniform, common, constants), (kernels._non_backtracking, common, constants)]
         for backtracking in (True, False):
             work.append((kernels._jump, common | {"radius": "i32"}, constants | {"BACKTRACKING": backtracking}))

@@ -41,7 +41,8 @@ def write_walks(
     piece how many start nodes are done.
     """
     path = Path(path)
-    starts = check_request(graph, kind, num_walks, length, nodes, jump_radius, seed)
+    chosen = check_request(graph, kind, num_walks, length, nodes, jump_radius, seed)
+    starts = np.arange(graph.num_nodes) if chosen is None else chosen
     if path.suffix not in (".npy", ".txt"):
         raise InputError(f"{path}: expected a name that ends in .npy (an array) or .txt (one walk a line)")
     if path.exists() and not overwrite:

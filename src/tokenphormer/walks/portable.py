@@ -154,16 +154,17 @@ class _Walks:
 
 
 def sample(
-    csr: Csr, kind: Kind, nodes: Tensor, num_walks: int, length: int, radius: int, base: int, out: Tensor
+    csr: Csr, kind: Kind, nodes: Tensor | None, num_walks: int, length: int, radius: int, base: int, out: Tensor
 ) -> None:
-    """Fill `out` (len(nodes) · num_walks, length + 1) with walks from `nodes`."""
-    current = nodes.long().repeat_interleave(num_walks)
-    walk = torch.arange(num_walks, device=nodes.device).repeat(len(nodes))
+    """Fill `out` (len(nodes) · num_walks, length + 1) with walks from `nodes`; None is every node."""
+    starts = torch.arange(len(csr.indptr) - 1, device=out.device) if nodes is None else nodes.long()
+    current = starts.repeat_interleave(num_walks)
+    walk = torch.arange(num_walks, device=out.device).repeat(len(starts))
     walks = _Walks(csr, current, walk, base)
     out.fill_(-1)
     out[:, 0] = current.to(out.dtype)
     previous = torch.full_like(current, -1)
-    who = torch.arange(len(current), device=nodes.device)
+    who = torch.arange(len(current), device=out.device)
     for step in range(1, length + 1):
         if kind == "uniform":
             following = walks.step(who, current)

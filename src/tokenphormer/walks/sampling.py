@@ -53,7 +53,7 @@ def sample_walks(
 
     starts = check_request(graph, kind, num_walks, length, nodes, jump_radius, seed, backend)
     where = _check_device(device)
-    shape = (len(starts), num_walks, length + 1)
+    shape = (graph.num_nodes if starts is None else len(starts), num_walks, length + 1)
     if backend == "auto":
         backend = "numba" if where.type == "cpu" else _gpu_backend(where)
     if backend in ("numba", "reference"):
@@ -63,8 +63,7 @@ def sample_walks(
     out = torch.empty(shape, dtype=torch.int32, device=where)
     csr, base = csr_tensors(graph, where), base_key(seed, kind)
     flat = out.view(-1, length + 1)
-    every = nodes is None  # then nothing need be sent to the device
-    begin = torch.arange(graph.num_nodes, device=where) if every else torch.from_numpy(starts).to(where)
+    begin = None if starts is None else torch.from_numpy(starts).to(where)
     if backend == "triton":
         from tokenphormer.walks import triton_kernel
 
@@ -85,7 +84,7 @@ def sample_into(
     walks: NDArray[np.int32],
     graph: Graph,
     kind: Kind,
-    starts: NDArray[np.int64],
+    starts: NDArray[np.int64] | None,
     jump_radius: int,
     seed: int,
     backend: Backend = "numba",
@@ -93,6 +92,7 @@ def sample_into(
     """Fill `walks` (len(starts), num_walks, length + 1) on the CPU; it may be a memory-mapped file."""
     _, num_walks, length = walks.shape
     length -= 1
+    starts = np.arange(graph.num_nodes) if starts is None else starts
     if backend == "reference":
         walker = Walker(graph, kind, jump_radius, seed)
         for row, node in enumerate(starts.tolist()):
@@ -117,7 +117,7 @@ def sample_into(
 
 
 def _finish(
-    walks: NDArray[np.int32], graph: Graph, kind: Kind, starts: NDArray[np.int64], jump_radius: int, seed: int
+    walks: NDArray[np.int32], graph: Graph, kind: Kind, starts: NDArray[np.int64] | None, jump_radius: int, seed: int
 ) -> None:
     """Draw again the walks whose jump used up its attempts (marked −2)."""
     from tokenphormer.walks import numba_kernel
@@ -125,8 +125,9 @@ def _finish(
     row, index = np.nonzero((walks == -2).any(axis=2))
     again = np.empty((len(row), walks.shape[2]), dtype=np.int32)
     base = np.uint64(base_key(seed, kind))
+    begin = row if starts is None else starts[row]
     numba_kernel.finish_jumps(
-        *csr_arrays(graph), starts[row], index.astype(np.int64), base, again, jump_radius, kind == "jump"
+        *csr_arrays(graph), begin, index.astype(np.int64), base, again, jump_radius, kind == "jump"
     )
     walks[row, index] = again
 
@@ -166,8 +167,8 @@ def check_request(
     jump_radius: int,
     seed: int,
     backend: str = "auto",
-) -> NDArray[np.int64]:
-    """Check a request for walks and return the start nodes."""
+) -> NDArray[np.int64] | None:
+    """Check a request for walks and return the start nodes; None is every node."""
     if kind not in KINDS:
         raise InputError(f"kind: {kind!r}; expected one of {', '.join(KINDS)}")
     if backend not in BACKENDS:
@@ -178,7 +179,7 @@ def check_request(
     if not _is_whole(seed):
         raise InputError(f"seed: {seed!r}; expected a whole number")
     if nodes is None:
-        return np.arange(graph.num_nodes, dtype=np.int64)
+        return None
     starts = np.asarray(nodes)
     if starts.size == 0:
         return np.zeros(0, dtype=np.int64)

@@ -81,6 +81,12 @@ def _row(indptr: tl.tensor, node: tl.tensor, mask: tl.tensor) -> tl.tensor:
 
 
 @_jit
+def _neighbour(indices: tl.tensor, place: tl.tensor, mask: tl.tensor) -> tl.tensor:
+    """The neighbour at a place of the rows. A place is seldom read twice, a row's bounds are: these may go first."""
+    return tl.load(indices + place, mask=mask, other=-1, eviction_policy="evict_first")
+
+
+@_jit
 def _search(running: tl.tensor, start: tl.tensor, size: tl.tensor, drawn: tl.tensor) -> tl.tensor:
     """Position of the first running sum of the row above `drawn`."""
     low = size * 0
@@ -171,6 +177,7 @@ def _begin(
     base: tl.tensor,
     out: tl.tensor,
     length: tl.tensor,
+    EVERY: tl.constexpr,
     STAGED: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
@@ -183,7 +190,9 @@ def _begin(
     first = tl.program_id(0).to(tl.int64) * BLOCK
     lane = tl.arange(0, BLOCK)
     mask = first + lane < total
-    node = tl.load(nodes + (first + lane) // num_walks, mask=mask, other=0)
+    node = (first + lane) // num_walks
+    if not EVERY:
+        node = tl.load(nodes + node, mask=mask, other=0)
     walk = ((first + lane) % num_walks).to(tl.uint64)
     key = _mix(_mix(base.to(tl.uint64) ^ node.to(tl.uint64)) ^ walk)
     if STAGED:
@@ -223,14 +232,15 @@ def _uniform(
     length: tl.tensor,
     base: tl.tensor,
     WEIGHTED: tl.constexpr,
+    EVERY: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    key, current, place, apart, mask = _begin(nodes, total, num_walks, base, out, length, COLUMNS > 0, BLOCK)
+    key, current, place, apart, mask = _begin(nodes, total, num_walks, base, out, length, EVERY, COLUMNS > 0, BLOCK)
     for step in range(1, length + 1):
         start, size = _row(indptr, current, mask & (current >= 0))
         position = _pick(running, start, size, _draw(key, (step + current * 0).to(tl.int64)), WEIGHTED)
-        current = tl.load(indices + start + position, mask=size > 0, other=-1)
+        current = _neighbour(indices, start + position, size > 0)
         tl.store(place + step * apart, current, mask=mask)
     if COLUMNS > 0:
         _unstage(out, total, length, COLUMNS, BLOCK)
@@ -248,20 +258,21 @@ def _non_backtracking(
     length: tl.tensor,
     base: tl.tensor,
     WEIGHTED: tl.constexpr,
+    EVERY: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    key, current, place, apart, mask = _begin(nodes, total, num_walks, base, out, length, COLUMNS > 0, BLOCK)
+    key, current, place, apart, mask = _begin(nodes, total, num_walks, base, out, length, EVERY, COLUMNS > 0, BLOCK)
     previous = tl.full([BLOCK], -1, tl.int32)
     for step in range(1, length + 1):
         start, size = _row(indptr, current, mask & (current >= 0))
         draws = (2 * step + current * 0).to(tl.int64)
         position = _pick(running, start, size, _draw(key, draws - 1), WEIGHTED)
-        following = tl.load(indices + start + position, mask=size > 0, other=-1)
+        following = _neighbour(indices, start + position, size > 0)
         back = (size > 1) & (following == previous)
         if _any(back):
             other = _pick_other(running, start, size, position, _draw(key, draws), back, WEIGHTED)
-            following = tl.where(back, tl.load(indices + start + other, mask=back, other=0), following)
+            following = tl.where(back, _neighbour(indices, start + other, back), following)
         previous = current
         current = following
         tl.store(place + step * apart, current, mask=mask)
@@ -283,10 +294,11 @@ def _jump(
     radius: tl.tensor,
     BACKTRACKING: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    EVERY: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    key, current, place, apart, mask = _begin(nodes, total, num_walks, base, out, length, COLUMNS > 0, BLOCK)
+    key, current, place, apart, mask = _begin(nodes, total, num_walks, base, out, length, EVERY, COLUMNS > 0, BLOCK)
     at = current
     previous = tl.full([BLOCK], -1, tl.int32)
     avoid = tl.full([BLOCK], -1, tl.int32)
@@ -313,7 +325,7 @@ def _jump(
         moving = going & (over == 0) & (size > 0)
         draws += moving.to(tl.int64)
         position = _pick(running, start, tl.where(moving, size, 0), _draw(key, draws), WEIGHTED)
-        at = tl.load(indices + start + position, mask=moving, other=-1)
+        at = _neighbour(indices, start + position, moving)
         left = tl.where(moving, left - 1, 0)
         ended = going & (over == 0) & (left == 0)
         accepted = ended & moving & (at != current) & (at != avoid)
@@ -330,18 +342,19 @@ def _jump(
 
 
 def sample(
-    csr: Csr, kind: Kind, nodes: Tensor, num_walks: int, length: int, radius: int, base: int, out: Tensor
+    csr: Csr, kind: Kind, nodes: Tensor | None, num_walks: int, length: int, radius: int, base: int, out: Tensor
 ) -> None:
-    """Fill `out` (len(nodes) · num_walks, length + 1) with walks from `nodes`."""
+    """Fill `out` (len(nodes) · num_walks, length + 1) with walks from `nodes`; None is every node."""
     total = len(out)
     if not total:
         return
     weighted = csr.running is not None
     running = csr.running if csr.running is not None else csr.indices
-    arguments = (csr.indptr, csr.indices, running, nodes, out, total, num_walks, length, _signed(base))
+    starts = csr.indptr if nodes is None else nodes  # not read where the walks start from every node
+    arguments = (csr.indptr, csr.indices, running, starts, out, total, num_walks, length, _signed(base))
     block, warps = LAUNCH[kind]
     columns = triton.next_power_of_2(length + 1) if length < MAX_STAGED else 0
-    shape = (weighted, columns, block)
+    shape = (weighted, nodes is None, columns, block)
     grid = (triton.cdiv(total, block),)
     if kind == "uniform":
         _uniform[grid](*arguments, *shape, num_warps=warps)
