@@ -48,7 +48,7 @@ def _root(
 
 
 @app.command()
-def datasets(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object.")] = False) -> None:
+def datasets(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a list of objects.")] = False) -> None:
     """List the datasets known by name, measured here, beside the paper's table."""
     from tokenphormer.graph.listing import dataset_rows
 
@@ -106,7 +106,7 @@ def walks(
     which = cast("Kind", kind)
     loaded = load_graph(graph, directed=directed)
     _say_notes(loaded)
-    chosen = None if nodes is None else [loaded.index_of(line) for line in _lines(nodes)]
+    chosen = None if nodes is None else _read_nodes(nodes, loaded)
     where = choose_device(device)
     if out is None:
         for name, value in walk_statistics(loaded, which, num_walks, length, chosen, jump_radius, seed, where).items():
@@ -134,11 +134,19 @@ def walks(
     typer.echo(f"{out}: {count:,} walks of {length} steps from {starts:,} nodes")
 
 
-def _lines(path: Path) -> list[str]:
+def _read_nodes(path: Path, graph: Graph) -> list[int]:
+    """The nodes whose ids stand in a file, one a line."""
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line]
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text, one node id a line ({error})") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found += [graph.index_of(line)] if line else []
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from error
+    return found
 
 
 def _say_notes(graph: Graph) -> None:
@@ -156,6 +164,9 @@ def main() -> None:
     except TokenphormerError as error:
         typer.echo(f"tokenphormer: error: {error}", err=True)
         raise SystemExit(2 if isinstance(error, InputError) else 3) from None
+    except (OSError, MemoryError) as error:
+        typer.echo(f"tokenphormer: error: {str(error) or 'not enough memory'}", err=True)
+        raise SystemExit(3) from None
     except KeyboardInterrupt:
         typer.echo("tokenphormer: stopped", err=True)
         raise SystemExit(130) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise ResourceError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where it could not even be made, the reason is on its way already
+            temporary.unlink(missing_ok=True)
 
 
 def load_arrays(path: str | Path, required: Sequence[str] = ()) -> dict[str, NDArray[np.generic]]:

@@ -5,6 +5,7 @@ The text is the paper's *graph document* (Definition 1): every walk is a sentenc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from tokenphormer.walks.reference import Kind
 from tokenphormer.walks.sampling import check_request, sample_into, sample_walks
 
 PIECE = 1 << 26
-"""Bytes of walks drawn at a time."""
+"""Bytes of walks held at a time."""
+AS_LISTS = 16
+"""How much more memory walks need as Python lists, on their way to text."""
 
 
 def write_walks(
@@ -47,15 +50,16 @@ def write_walks(
         raise InputError(f"{path}: expected a name that ends in .npy (an array) or .txt (one walk a line)")
     if path.exists() and not overwrite:
         raise InputError(f"{path}: exists already; choose another name, or say that it may be overwritten")
-    pieces = _pieces(starts, num_walks * (length + 1) * 4)
     if path.suffix == ".npy":
         with atomic_path(path) as temporary:
             shape = (len(starts), num_walks, length + 1)
             if 0 in shape:
-                np.save(temporary.open("wb"), np.zeros(shape, np.int32))
+                with temporary.open("wb") as file:
+                    np.save(file, np.zeros(shape, np.int32))
             else:
                 walks = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.int32, shape=shape)
-                for first, piece in pieces:
+                _reserve(temporary)
+                for first, piece in _pieces(starts, num_walks * (length + 1) * 4):
                     here = walks[first : first + len(piece)]
                     if device == "cpu":
                         sample_into(here, graph, kind, piece, jump_radius, seed)
@@ -68,11 +72,11 @@ def write_walks(
                 del walks
         return len(starts) * num_walks
     words = _words(graph)
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for first, piece in pieces:
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as text:
+        for first, piece in _pieces(starts, num_walks * (length + 1) * 4 * AS_LISTS):
             drawn = sample_walks(graph, kind, num_walks, length, piece, jump_radius, seed, device)
             for walk in drawn.view(-1, length + 1).tolist():
-                file.write(" ".join(words[node] for node in walk if node >= 0) + "\n")
+                text.write(" ".join(words[node] for node in walk if node >= 0) + "\n")
             if progress:
                 progress(first + len(piece))
     return len(starts) * num_walks
@@ -82,6 +86,13 @@ def _pieces(starts: NDArray[np.int64], row_bytes: int) -> Iterator[tuple[int, ND
     rows = max(1, PIECE // row_bytes)
     for first in range(0, len(starts), rows):
         yield first, starts[first : first + rows]
+
+
+def _reserve(path: Path) -> None:
+    """Take the whole file's space now: a disk found full later, through the mapping, kills the process."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _words(graph: Graph) -> list[str]:

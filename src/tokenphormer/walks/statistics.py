@@ -30,7 +30,7 @@ def walk_statistics(
     flat = walks.reshape(-1, length + 1)
     steps = flat[:, 1:] >= 0
     count = int(steps.sum())
-    visited = np.sort(np.where(walks[:, :, 1:] >= 0, walks[:, :, 1:], -1).reshape(len(walks), -1), axis=1)
+    visited = np.sort(walks[:, :, 1:].reshape(len(walks), num_walks * length), axis=1)
     distinct = ((visited[:, 1:] != visited[:, :-1]) & (visited[:, 1:] >= 0)).sum(axis=1) + (visited[:, 0] >= 0)
     returns = (flat[:, 2:] == flat[:, :-2]) & (flat[:, 2:] >= 0)
     share = returns.sum() / max(1, int((flat[:, 2:] >= 0).sum()))

@@ -1,0 +1,137 @@
+"""Sparse matrices that gradients flow through: rows are gathered, pooled and propagated as matrix products.
+
+Everything a token reads of other nodes is linear in their (projected) features, so it is a sparse matrix times
+a dense one. The backward pass is the transposed matrix times the gradient, in a fixed order of summation: the
+same result on every run, which atomic additions would not give.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from tokenphormer.graph.graph import Features
+
+with warnings.catch_warnings():  # torch says once a process that CSR tensors are in beta; here, unheard
+    warnings.simplefilter("ignore")
+    torch.sparse_csr_tensor([0, 0], [], [], (1, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseOperator:
+    """A sparse (rows, columns) matrix and its transpose, both in compressed rows."""
+
+    crow: Tensor
+    column: Tensor
+    value: Tensor
+    shape: tuple[int, int]
+    symmetric: bool = False
+
+    @classmethod
+    def from_scipy(cls, matrix: sp.csr_array, device: torch.device, symmetric: bool = False) -> SparseOperator:
+        """Copy a SciPy matrix to a device."""
+        index = np.int32 if matrix.nnz < 2**31 else np.int64
+        return cls(
+            torch.tensor(matrix.indptr.astype(index), device=device),
+            torch.tensor(matrix.indices.astype(index), device=device),
+            torch.tensor(matrix.data, device=device),
+            (int(matrix.shape[0]), int(matrix.shape[1])),
+            symmetric,
+        )
+
+    @property
+    def forward(self) -> Tensor:
+        """The matrix as torch's CSR tensor."""
+        return _csr(self.crow, self.column, self.value, self.shape)
+
+    @cached_property
+    def transposed(self) -> SparseOperator:
+        """The transposed matrix; entries of a row keep the order of the columns they came from."""
+        if self.symmetric:
+            return self
+        rows, columns = self.shape
+        row = torch.repeat_interleave(torch.arange(rows, device=self.crow.device), self.crow.diff())
+        order = torch.argsort(self.column, stable=True)
+        counts = torch.bincount(self.column, minlength=columns)
+        crow = torch.zeros(columns + 1, dtype=self.crow.dtype, device=self.crow.device)
+        crow[1:] = torch.cumsum(counts, 0)
+        return SparseOperator(crow, row[order].to(self.column.dtype), self.value[order], (columns, rows))
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        """(rows, h) this matrix times a dense (columns, h) one, with gradients for the dense one."""
+        multiply: Any = _Multiply.apply
+        result: Tensor = multiply(dense, self)
+        return result
+
+
+class _Multiply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dense: Tensor, operator: SparseOperator) -> Tensor:
+        ctx.operator = operator
+        return _product(operator, dense)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _product(ctx.operator.transposed, gradients[0].contiguous()), None
+
+
+def _product(operator: SparseOperator, dense: Tensor) -> Tensor:
+    if not operator.value.numel():
+        return dense.new_zeros(operator.shape[0], dense.shape[1])
+    value = operator.value.to(dense.dtype)
+    return _csr(operator.crow, operator.column, value, operator.shape) @ dense
+
+
+def _csr(crow: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
+    # Unchecked: the parts come from code that made them right, and checking would stop a GPU.
+    return torch.sparse_csr_tensor(crow, column, value, shape, check_invariants=False)
+
+
+def pooling_operator(walks: Tensor, columns: int, mean: bool, include_start: bool) -> SparseOperator:
+    """(walks, columns) the matrix whose product with node rows pools the nodes that each walk visits.
+
+    `walks` is (…, length + 1) with −1 after the end. The mean of nothing is zero.
+    """
+    visited = walks.reshape(-1, walks.shape[-1])
+    visited = visited if include_start else visited[:, 1:]
+    there = visited >= 0
+    counts = there.sum(dim=1)
+    crow = torch.zeros(len(visited) + 1, dtype=torch.int32, device=walks.device)
+    crow[1:] = torch.cumsum(counts, 0)
+    value = (
+        torch.ones(len(visited), device=walks.device) / counts.clamp(min=1) if mean else counts.new_ones(len(visited))
+    )
+    value = torch.repeat_interleave(value.float(), counts)
+    return SparseOperator(crow, visited[there].to(torch.int32), value, (len(visited), columns))
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureRows:
+    """Rows of features on a device: a sparse part, a dense part, or both side by side."""
+
+    sparse: SparseOperator | None
+    dense: Tensor | None
+
+    @classmethod
+    def on(cls, device: torch.device, x: Features | None, extra: Features | None = None) -> FeatureRows:
+        """Copy features, and dense columns that stand behind them, to a device."""
+        dense = [torch.tensor(part, device=device) for part in (x, extra) if isinstance(part, np.ndarray)]
+        sparse = None if x is None or isinstance(x, np.ndarray) else SparseOperator.from_scipy(x, device)
+        return cls(sparse, torch.cat(dense, dim=1) if dense else None)
+
+    def project(self, weight: Tensor) -> Tensor:
+        """(rows, h) the features times `weight` (features, h); the sparse columns come first."""
+        width = self.sparse.shape[1] if self.sparse is not None else 0
+        parts = []
+        if self.sparse is not None:
+            parts.append(self.sparse @ weight[:width])
+        if self.dense is not None:
+            parts.append(self.dense.to(weight.dtype) @ weight[width:])
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]

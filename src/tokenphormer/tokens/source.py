@@ -1,0 +1,282 @@
+"""`TokenSource`: what the model reads of a graph. No token tensor is ever built from features.
+
+The sequence of node v is: self, SGPM, hop 1 … K, walk 1 … m. The paper's token t has the input W·[x_v ; τ_t] + b =
+(W₁ x_v + b) + W₂ τ_t, and every τ is a linear pooling of feature rows. So rows are projected first and pooled
+after: Z = X W₂ is (n, h), a walk-token pools rows of Z, a hop-token is a row of Âᵏ Z. The authors' tensor of tokens
+is 3.2 GB for Cora and 76 GB for Flickr; this is n·h numbers and one batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tokenphormer.errors import InputError
+from tokenphormer.graph import Graph
+from tokenphormer.graph.graph import Features
+from tokenphormer.hashing import GOLDEN, mix64
+from tokenphormer.hops import NORMALISATIONS, Normalisation, propagate, propagation_matrix
+from tokenphormer.tokens.encodings import laplacian_eigenvectors, return_probabilities
+from tokenphormer.tokens.operators import FeatureRows, SparseOperator, pooling_operator
+from tokenphormer.walks import KINDS, Kind, sample_walks
+
+WHOLE_GRAPH_BYTES = 2 << 30
+"""Graphs whose two projections take less are projected whole; of larger ones only the rows a batch visits."""
+
+PREDICTION_DRAWS = 1 << 40
+"""Draws of walks beyond this number belong to prediction; no training reaches it."""
+
+
+@dataclass(frozen=True)
+class TokenSettings:
+    """Which tokens a node has. Defaults are the paper's, where it gives them."""
+
+    num_walks: int = 100
+    """Walk-tokens of a node."""
+    walk_length: int = 4
+    """Steps of each walk."""
+    walk_ratios: tuple[float, float, float, float] = (0.25, 0.25, 0.25, 0.25)
+    """Shares of uniform, non-backtracking, jump and non-backtracking jump walks."""
+    jump_radius: int = 3
+    """k of the neighbourhood jump walk."""
+    walk_pooling: Literal["mean", "sum"] = "mean"
+    """How a walk's nodes become one token; the authors' code sums."""
+    include_start: bool = False
+    """Whether the start node is pooled too."""
+    fresh_walks: bool = False
+    """Draw walks anew each epoch, rather than once (the paper)."""
+    num_hops: int = 3
+    """Hop-tokens of a node."""
+    hop_normalisation: Normalisation = "symmetric"
+    """`symmetric`, `row`, or `none`: the authors' raw adjacency."""
+    laplacian_pe: int = 0
+    """Laplacian eigenvectors appended to the features; training flips their signs at random."""
+    walk_pe: int = 0
+    """Return probabilities of walks of 1 to this many steps, appended to the features."""
+    normalise_features: bool = False
+    """Scale every node's features to sum 1."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_walks", 0), ("walk_length", 1), ("jump_radius", 1), ("num_hops", 0)):
+            _check(getattr(self, name) >= least, name, getattr(self, name), f"at least {least}")
+        for name in ("laplacian_pe", "walk_pe"):
+            _check(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
+        ratios = self.walk_ratios
+        fine = len(ratios) == len(KINDS) and min(ratios) >= 0 and sum(ratios) > 0
+        _check(fine, "walk_ratios", ratios, "four shares, none negative, not all zero")
+        _check(self.walk_pooling in ("mean", "sum"), "walk_pooling", self.walk_pooling, "mean or sum")
+        _check(
+            self.hop_normalisation in NORMALISATIONS, "hop_normalisation", self.hop_normalisation, str(NORMALISATIONS)
+        )
+
+    @property
+    def walk_counts(self) -> dict[Kind, int]:
+        """Walks of each kind: the shares of `num_walks`, rounded so that they add up to it.
+
+        >>> TokenSettings(num_walks=10, walk_ratios=(0.3, 0.05, 0.6, 0.05)).walk_counts
+        {'uniform': 3, 'non_backtracking': 1, 'jump': 6, 'non_backtracking_jump': 0}
+        """
+        exact = np.array(self.walk_ratios, dtype=np.float64) / sum(self.walk_ratios) * self.num_walks
+        exact = np.round(exact, 9)
+        counts = np.floor(exact).astype(int)
+        largest_rest = np.argsort(-(exact - counts), kind="stable")
+        counts[largest_rest[: self.num_walks - counts.sum()]] += 1
+        return dict(zip(KINDS, counts.tolist(), strict=True))
+
+
+def _check(fine: bool, name: str, value: object, expected: str) -> None:
+    if not fine:
+        raise InputError(f"{name}: {value!r}; expected {expected}")
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBatch:
+    """What to read for a batch of B nodes: rows to project, and how to combine them into T tokens each."""
+
+    rows: FeatureRows
+    """(R, F) the rows that are projected: all nodes of the graph, or those that the batch visits."""
+    nodes: Tensor
+    """(B) where the batch's own nodes stand among the rows."""
+    pool: SparseOperator | None
+    """(B·m, R) pools rows into walk-tokens."""
+    hop: SparseOperator | None
+    """(R, R) one hop; None where `hop_rows` is given instead."""
+    hop_rows: tuple[FeatureRows, ...]
+    """K times (B, F): propagated features of the batch's nodes."""
+    num_hops: int
+    num_walks: int
+    signs: Tensor | None
+    """(F) ±1 for every feature: the random signs of Laplacian eigenvectors."""
+    sgpm: Tensor | None
+    """(B, D) SGPM vectors."""
+
+
+class TokenSource:
+    """The tokens of one graph on one device.
+
+    `whole` says whether all nodes are projected (None: if that takes little memory) or only those a batch visits.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        settings: TokenSettings,
+        device: torch.device | str = "cpu",
+        *,
+        seed: int = 0,
+        hidden_channels: int = 512,
+        sgpm: NDArray[np.float32] | None = None,
+        whole: bool | None = None,
+    ) -> None:
+        self.graph, self.settings, self.device, self.seed = graph, settings, torch.device(device), seed
+        self.whole = 2 * 4 * graph.num_nodes * hidden_channels < WHOLE_GRAPH_BYTES if whole is None else whole
+        x = _row_normalised(graph.x) if settings.normalise_features else graph.x
+        encodings = _encodings(graph, settings)
+        self.num_features = graph.num_features + (0 if encodings is None else encodings.shape[1])
+        if not self.num_features:
+            raise InputError(
+                f"graph '{graph.name}' has no features; give some, or ask for positional encodings (walk_pe=8)"
+            )
+        self._sgpm = None if sgpm is None else torch.tensor(sgpm, device=self.device)
+        self._all_walks: Tensor | None = None
+        self._last: tuple[Tensor, TokenBatch] | None = None
+        self._draw = 0
+        self._signs: Tensor | None = None
+        matrix = propagation_matrix(graph, settings.hop_normalisation) if settings.num_hops else None
+        if self.whole:
+            self._rows = FeatureRows.on(self.device, x, encodings)
+            symmetric = not graph.directed and settings.hop_normalisation != "row"
+            self._hop = None if matrix is None else SparseOperator.from_scipy(matrix, self.device, symmetric)
+        else:
+            self._parts = [(x, encodings), *_propagated(matrix, x, encodings, settings.num_hops)]
+
+    @property
+    def sgpm_channels(self) -> int:
+        """Width of the SGPM vectors; 0 without."""
+        return 0 if self._sgpm is None else int(self._sgpm.shape[1])
+
+    @property
+    def token_kinds(self) -> list[str]:
+        """The kind of each token of the sequence, in order."""
+        walks = [kind for kind, count in self.settings.walk_counts.items() for _ in range(count)]
+        hops = [f"hop {k}" for k in range(1, self.settings.num_hops + 1)]
+        return ["self", *(["sgpm"] if self._sgpm is not None else []), *hops, *walks]
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Before a training epoch (1, 2, …): fresh walks if asked for, and other signs for the eigenvectors."""
+        self._use(epoch if self.settings.fresh_walks else 0)
+        count = self.settings.laplacian_pe
+        if count:
+            bits = mix64(mix64(self.seed) ^ mix64(epoch))
+            signs = torch.ones(self.num_features, device=self.device)
+            first = self.graph.num_features
+            signs[first : first + count] = torch.tensor([1.0 - 2.0 * ((bits >> i) & 1) for i in range(count)])
+            self._signs, self._last = signs, None
+
+    def begin_prediction(self, draw: int = 0) -> None:
+        """Before predicting: draw 0 is the walks of the paper's fixed training, further ones are for votes."""
+        self._use(PREDICTION_DRAWS + draw if draw else 0)
+        if self._signs is not None:
+            self._signs = self._last = None
+
+    def _use(self, draw: int) -> None:
+        if draw != self._draw:
+            self._all_walks, self._last, self._draw = None, None, draw
+
+    def walks(self, nodes: Tensor) -> Tensor:
+        """(B, m, length + 1) the walks of some nodes, kinds in the order of `KINDS`."""
+        if not self.whole:
+            return self._sample(nodes.cpu().numpy())
+        if self._all_walks is None:
+            self._all_walks = self._sample(None)
+        return self._all_walks[nodes]
+
+    def _sample(self, nodes: NDArray[np.int64] | None) -> Tensor:
+        seed = mix64(self.seed + self._draw * GOLDEN) if self._draw else self.seed
+        s = self.settings
+        drawn = [
+            sample_walks(self.graph, kind, count, s.walk_length, nodes, s.jump_radius, seed, str(self.device))
+            for kind, count in s.walk_counts.items()
+            if count
+        ]
+        return torch.cat(drawn, dim=1)
+
+    def batch(self, nodes: Tensor) -> TokenBatch:
+        """What the model needs for these nodes (B), given as indices on the device."""
+        if self._last is None or self._last[0] is not nodes:
+            self._last = nodes, self._whole_batch(nodes) if self.whole else self._visited_batch(nodes)
+        return self._last[1]
+
+    def _whole_batch(self, nodes: Tensor) -> TokenBatch:
+        pool = self._pool(self.walks(nodes), self.graph.num_nodes) if self.settings.num_walks else None
+        return self._batch(nodes, self._rows, nodes, pool, self._hop, ())
+
+    def _visited_batch(self, nodes: Tensor) -> TokenBatch:
+        walks = self.walks(nodes) if self.settings.num_walks else None
+        visited = torch.unique(nodes if walks is None else torch.cat([nodes, walks[walks >= 0].long()]))  # sorted
+        pool = None
+        if walks is not None:
+            place = torch.searchsorted(visited, walks.clamp(min=0).long())
+            pool = self._pool(torch.where(walks >= 0, place, -1), len(visited))
+        here, there = nodes.cpu().numpy(), visited.cpu().numpy()
+        hops = tuple(_take(part, here, self.device) for part in self._parts[1:])
+        rows = _take(self._parts[0], there, self.device)
+        return self._batch(nodes, rows, torch.searchsorted(visited, nodes), pool, None, hops)
+
+    def _batch(
+        self,
+        nodes: Tensor,
+        rows: FeatureRows,
+        place: Tensor,
+        pool: SparseOperator | None,
+        hop: SparseOperator | None,
+        hop_rows: tuple[FeatureRows, ...],
+    ) -> TokenBatch:
+        vectors = None if self._sgpm is None else self._sgpm[nodes]
+        counts = self.settings.num_hops, self.settings.num_walks
+        return TokenBatch(rows, place, pool, hop, hop_rows, *counts, self._signs, vectors)
+
+    def _pool(self, walks: Tensor, columns: int) -> SparseOperator:
+        return pooling_operator(walks, columns, self.settings.walk_pooling == "mean", self.settings.include_start)
+
+
+def _encodings(graph: Graph, settings: TokenSettings) -> NDArray[np.float32] | None:
+    columns = []
+    if settings.laplacian_pe:
+        columns.append(laplacian_eigenvectors(graph, settings.laplacian_pe))
+    if settings.walk_pe:
+        columns.append(return_probabilities(graph, settings.walk_pe))
+    return np.concatenate(columns, axis=1) if columns else None
+
+
+def _row_normalised(x: Features | None) -> Features | None:
+    if x is None:
+        return None
+    size: Any = abs(x)
+    total: NDArray[np.float64] = np.asarray(size.sum(axis=1)).ravel()
+    scale = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0).astype(np.float32)
+    return x * scale[:, None] if isinstance(x, np.ndarray) else sp.csr_array(sp.diags_array(scale) @ x)
+
+
+Part = tuple[Features | None, NDArray[np.float32] | None]
+
+
+def _propagated(matrix: sp.csr_array | None, x: Features | None, encodings: Features | None, hops: int) -> list[Part]:
+    """The features and encodings after each hop."""
+    if matrix is None:
+        return []
+    nothing: list[None] = [None] * hops
+    features = nothing if x is None else propagate(matrix, x, hops)
+    columns = nothing if encodings is None else propagate(matrix, encodings, hops)
+    return [(a, np.asarray(b) if b is not None else None) for a, b in zip(features, columns, strict=True)]
+
+
+def _take(part: Part, nodes: NDArray[np.int64], device: torch.device) -> FeatureRows:
+    x, encodings = part
+    return FeatureRows.on(device, None if x is None else x[nodes], None if encodings is None else encodings[nodes])

@@ -1,0 +1,206 @@
+"""The model against an independent slow version, its two paths against each other, and nodes without batch mates."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from tests import slow_model
+from tokenphormer.errors import InputError
+from tokenphormer.graph import Graph
+from tokenphormer.model import ModelSettings, Tokenphormer
+from tokenphormer.tokens import TokenSettings, TokenSource
+from tokenphormer.tokens import source as source_module
+
+
+def small_graph(sparse: bool = False, directed: bool = False, weights: bool = False) -> Graph:
+    rng = np.random.default_rng(1)
+    edges = rng.integers(0, 20, (2, 40))
+    x = rng.random((23, 6)).astype(np.float32) * (rng.random((23, 6)) < 0.5)
+    return Graph.from_edges(
+        edges,
+        23,
+        x=sp.csr_array(x) if sparse else x,
+        y=rng.integers(0, 3, 23),
+        edge_weight=rng.random(40) + 0.1 if weights else None,
+        directed=directed,
+    )
+
+
+CASES = [
+    (TokenSettings(num_walks=8, walk_length=3), ModelSettings(hidden_channels=8), {}),
+    (TokenSettings(num_walks=8, walk_length=3), ModelSettings(hidden_channels=8), {"sparse": True}),
+    (
+        TokenSettings(num_walks=5, walk_pooling="sum", include_start=True, hop_normalisation="none"),
+        ModelSettings(hidden_channels=12, num_layers=2, num_heads=3, ffn_channels=10, final_norm=True),
+        {"directed": True},
+    ),
+    (
+        TokenSettings(num_walks=4, hop_normalisation="row", num_hops=2),
+        ModelSettings(hidden_channels=8, num_heads=2),
+        {"sparse": True, "weights": True},
+    ),
+    (TokenSettings(num_walks=0, num_hops=1), ModelSettings(hidden_channels=8), {}),
+    (TokenSettings(num_walks=0, num_hops=0), ModelSettings(hidden_channels=8), {}),
+    (TokenSettings(num_walks=3, num_hops=0), ModelSettings(hidden_channels=512, dropout=0.3), {}),
+]
+
+
+def build(
+    settings: TokenSettings, shape: ModelSettings, graph: Graph, whole: bool = True
+) -> tuple[Tokenphormer, TokenSource]:
+    source = TokenSource(graph, settings, seed=3, whole=whole)
+    torch.manual_seed(0)
+    model = Tokenphormer(source.num_features, 3, shape).double().eval()
+    return model, source
+
+
+@pytest.mark.parametrize(("settings", "shape", "kind"), CASES)
+@pytest.mark.parametrize("whole", [True, False])
+def test_equals_the_slow_version(
+    settings: TokenSettings, shape: ModelSettings, kind: dict[str, bool], whole: bool
+) -> None:
+    graph = small_graph(**kind)
+    model, source = build(settings, shape, graph, whole)
+    nodes = torch.tensor([0, 7, 20, 22, 5])  # 20 to 22 are isolated
+    scores = model(source.batch(nodes))
+    direction = torch.randn(scores.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    (scores * direction).sum().backward()
+    fast = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+    weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+    X = slow_model.dense_features(graph).astype(np.float64)
+    hops = slow_model.hop_features(graph, X, settings.num_hops, settings.hop_normalisation)
+    walks = source.walks(nodes).numpy() if settings.num_walks else np.zeros((len(nodes), 0, 1), int)
+    expected = torch.stack(
+        [
+            slow_model.forward(
+                slow_model.tokens_of(int(v), X, hops, walks[i], settings.walk_pooling, settings.include_start),
+                weights,
+                shape.num_layers,
+                shape.num_heads,
+                shape.final_norm,
+            )
+            for i, v in enumerate(nodes)
+        ]
+    )
+    # The hop matrix and the pooling weights are float32, so agreement ends near 1e-7.
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
+    (expected * direction).sum().backward()
+    for name, slow in weights.items():
+        if slow.grad is None:
+            assert name == "readout.weight"
+            assert len(source.token_kinds) == 1
+        else:
+            torch.testing.assert_close(fast[name], slow.grad, rtol=0, atol=1e-5 * max(1, float(slow.grad.abs().max())))
+
+
+@pytest.mark.parametrize("extra", [{}, {"laplacian_pe": 3, "walk_pe": 2}, {"normalise_features": True}])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_projecting_whole_and_projecting_what_is_visited_are_equal(extra: dict[str, int], sparse: bool) -> None:
+    settings = dataclasses.replace(TokenSettings(num_walks=6), **extra)
+    graph = small_graph(sparse=sparse)
+    outputs = []
+    for whole in (True, False):
+        model, source = build(settings, ModelSettings(hidden_channels=8), graph, whole)
+        source.begin_epoch(4)
+        outputs.append(model(source.batch(torch.tensor([1, 2, 22]))))
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=0, atol=1e-6)
+
+
+def test_only_visited_rows_are_projected_once_each() -> None:
+    graph = small_graph()
+    _, source = build(TokenSettings(num_walks=4), ModelSettings(hidden_channels=8), graph, whole=False)
+    nodes = torch.tensor([3, 8])
+    walks = source.walks(nodes)
+    batch = source.batch(nodes)
+    assert batch.rows.dense is not None
+    assert len(batch.rows.dense) == len({3, 8, *walks[walks >= 0].tolist()})
+
+
+def test_choice_of_path_follows_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = small_graph()
+    assert TokenSource(graph, TokenSettings(), hidden_channels=64).whole
+    monkeypatch.setattr(source_module, "WHOLE_GRAPH_BYTES", 1000)
+    assert not TokenSource(graph, TokenSettings(), hidden_channels=64).whole
+
+
+def test_a_node_does_not_depend_on_its_batch_mates() -> None:
+    graph = small_graph()
+    model, source = build(TokenSettings(num_walks=6), ModelSettings(hidden_channels=8), graph)
+    together = model(source.batch(torch.arange(23)))
+    for nodes in ([4], [22], [9, 4], list(range(22, -1, -1))):
+        torch.testing.assert_close(model(source.batch(torch.tensor(nodes))), together[nodes], rtol=0, atol=1e-12)
+
+
+def test_no_batch_at_all() -> None:
+    model, source = build(TokenSettings(num_walks=6), ModelSettings(hidden_channels=8), small_graph())
+    assert model(source.batch(torch.tensor([], dtype=torch.int64))).shape == (0, 3)
+
+
+def test_sgpm_takes_one_token() -> None:
+    graph = small_graph()
+    vectors = np.random.default_rng(0).random((23, 5)).astype(np.float32)
+    source = TokenSource(graph, TokenSettings(num_walks=4), sgpm=vectors)
+    assert source.token_kinds[:3] == ["self", "sgpm", "hop 1"]
+    model = Tokenphormer(source.num_features, 3, ModelSettings(hidden_channels=8), sgpm_channels=source.sgpm_channels)
+    before = model.eval()(source.batch(torch.tensor([1])))
+    other = TokenSource(graph, TokenSettings(num_walks=4), sgpm=vectors[::-1].copy())
+    assert not torch.allclose(before, model(other.batch(torch.tensor([1]))))
+
+
+def test_fresh_walks_and_votes_are_other_walks_and_reproducible() -> None:
+    graph = small_graph()
+    fixed, fresh = (TokenSource(graph, TokenSettings(num_walks=6, fresh_walks=f)) for f in (False, True))
+    nodes = torch.arange(20)
+
+    def walks(source: TokenSource, epoch: int | None = None, draw: int = 0) -> torch.Tensor:
+        source.begin_prediction(draw) if epoch is None else source.begin_epoch(epoch)
+        return source.walks(nodes).clone()
+
+    assert torch.equal(walks(fixed, 1), walks(fixed, 2))
+    assert torch.equal(walks(fixed, 1), walks(fresh))
+    assert not torch.equal(walks(fresh, 1), walks(fresh, 2))
+    assert torch.equal(walks(fresh, 1), walks(fresh, 1))
+    assert not torch.equal(walks(fixed), walks(fixed, draw=1))
+
+
+def test_signs_flip_in_training_only() -> None:
+    graph = small_graph()
+    source = TokenSource(graph, TokenSettings(num_walks=2, laplacian_pe=3))
+    nodes = torch.tensor([0, 1])
+    seen = set()
+    for epoch in range(1, 20):
+        source.begin_epoch(epoch)
+        signs = source.batch(nodes).signs
+        assert signs is not None
+        assert (signs[:6] == 1).all()
+        seen.add(tuple(signs[6:].tolist()))
+    assert len(seen) > 4
+    source.begin_prediction()
+    assert source.batch(nodes).signs is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TokenSettings(num_walks=-1), "num_walks: -1"),
+        (lambda: TokenSettings(walk_ratios=(1.0, 0.0, 0.0)), "walk_ratios"),  # type: ignore[arg-type]
+        (lambda: TokenSettings(walk_ratios=(0.0, 0.0, 0.0, 0.0)), "walk_ratios"),
+        (lambda: TokenSettings(walk_pooling="max"), "walk_pooling: 'max'"),  # type: ignore[arg-type]
+        (lambda: TokenSettings(hop_normalisation="left"), "hop_normalisation"),  # type: ignore[arg-type]
+        (lambda: ModelSettings(hidden_channels=10, num_heads=3), "cannot be shared"),
+        (lambda: ModelSettings(dropout=1.0), "dropout: 1.0"),
+        (lambda: ModelSettings(num_layers=0), "num_layers: 0"),
+        (lambda: TokenSource(Graph.from_edges([[0], [1]]), TokenSettings()), "has no features"),
+        (lambda: TokenSource(small_graph(), TokenSettings(laplacian_pe=30)), "laplacian_pe: 30"),
+    ],
+)
+def test_bad_settings_say_what_is_wrong(make: object, message: str) -> None:
+    assert callable(make)
+    with pytest.raises(InputError, match=message):
+        make()
