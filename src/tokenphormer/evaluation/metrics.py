@@ -86,7 +86,9 @@ def evaluate(probabilities: Floats, labels: Ints) -> Metrics:
     predicted = probabilities.argmax(axis=1)
     # Not scikit-learn's confusion_matrix: it warns of a lone class even when told of it. The others are given the
     # classes and the value of 0 / 0, and asked for areas only where they exist, so that they have nothing to warn of.
-    confusion = np.bincount(labels * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, -1)
+    confusion = np.bincount(labels.astype(np.int64) * num_classes + predicted, minlength=num_classes**2).reshape(
+        num_classes, -1
+    )
     present = np.union1d(labels, predicted)
     macro_f1 = f1_score(labels, predicted, labels=present, average="macro", zero_division=0)
     truth = confusion.sum(axis=1)

@@ -78,10 +78,15 @@ def learning_curves(history: Sequence[Epoch]) -> Figure:
             axes.plot(epochs[best], accuracy, "o", color=ORANGE, markersize=5)
             axes.yaxis.set_major_formatter(_percent_ticks())
         if len(lines) > 1:
-            axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="upper right")
+            # In the row of the title, where no curve can run into it.
+            above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 2, "borderaxespad": 0.2}
+            axes.legend(frameon=False, fontsize=9, labelcolor=INK, **above)
         _style(axes, title)
     grid[-1, 0].set_xlabel("epoch", fontsize=9, color=INK)
-    grid[-1, 0].xaxis.get_major_locator().set_params(integer=True)
+    if len(history) > 1:
+        grid[-1, 0].xaxis.get_major_locator().set_params(integer=True)
+    else:
+        grid[-1, 0].set_xticks(epochs)
     return figure
 
 
@@ -115,7 +120,7 @@ def confusion_matrix_plot(metrics: Metrics, class_names: Sequence[str]) -> Figur
     names = [_plain(name) for name in class_names[::step]]
     font = 9.0 if size <= MAX_NUMBERED_CLASSES else 7.0
     _style(axes, "Confusion matrix", grid=None)
-    flat = size <= 8 and max(map(len, names)) <= 3
+    flat = max(map(len, names)) * 0.085 < side / size  # inches a letter, and inches a column
     turned = {} if flat else _turned()
     # Without parse_math a class called "$" would be read as a formula.
     axes.set_xticks(ticks + 0.5, names, fontsize=font, parse_math=False, **turned)
@@ -142,7 +147,7 @@ def attention_by_kind(attention: Mapping[str, float]) -> Figure:
     for place, value in zip(places, values, strict=True):
         axes.annotate(_percent(value), (value, place), (4, 0), textcoords="offset points", va="center", **_small())
     axes.invert_yaxis()
-    axes.set_xlim(0, max(float(values.max()), 1e-9) * 1.18)
+    axes.set_xlim(0, max(float(values.max()), 0.01) * 1.18)
     axes.xaxis.set_major_formatter(_percent_ticks())
     _style(axes, "Attention by kind of token", "share of the attention", grid="x")
     axes.set_yticks(places, [_plain(kind, 30) for kind in attention], fontsize=9, parse_math=False)
@@ -194,7 +199,8 @@ def _accuracy_bars(
     ]
     turned = _turned() if crowded else {}
     axes.set_xticks(np.arange(len(names)), lines, fontsize=8, **turned)
-    axes.set_xlim(-0.6, max(len(names), 3) - 0.4)
+    spare = max(4 - len(names), 0) / 2  # a lone bar is not to fill the picture
+    axes.set_xlim(-0.6 - spare, len(names) - 0.4 + spare)
     return figure
 
 
@@ -206,17 +212,16 @@ def calibration_plot(probabilities: NDArray[np.floating[Any]], labels: NDArray[n
     held = bins.count > 0
     low, high = wilson_interval(np.rint(bins.accuracy[held] * bins.count[held]).astype(np.int64), bins.count[held])
     share = bins.accuracy[held]
-    upper.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--", label="confidence = accuracy")
+    upper.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
     reach = np.maximum([share - low, high - share], 0)
-    upper.errorbar(
-        bins.confidence[held], share, reach, fmt="o-", color=BLUE, markersize=4.5, linewidth=1.3, elinewidth=1,
-        label="nodes, with 95 % intervals",
-    )  # fmt: skip
+    line = {"fmt": "o-", "color": BLUE, "markersize": 4.5, "linewidth": 1.3, "elinewidth": 1}
+    upper.errorbar(bins.confidence[held], share, reach, **line)
     upper.set_ylim(0, 1.03)
-    upper.set_xlim(0, 1.02)
+    upper.set_xlim(-0.02, 1.02)
     upper.yaxis.set_major_formatter(_percent_ticks())
-    upper.legend(frameon=False, fontsize=9, labelcolor=INK, loc="upper left")
-    _style(upper, f"Calibration: accuracy by confidence (error {_percent(bins.error)})")
+    upper.set_title("dashed: confidence = accuracy", loc="right", **_small())
+    _style(upper, f"Calibration error {_percent(bins.error)}")
+    upper.set_ylabel("accuracy", fontsize=9, color=INK)
     middles = (bins.edges[1:] + bins.edges[:-1]) / 2
     lower.bar(middles, bins.count, color=BLUE, width=0.9 / len(bins.count))
     lower.yaxis.get_major_locator().set_params(nbins=3, integer=True)
@@ -269,8 +274,9 @@ def _rc(settings: dict[Any, str]) -> AbstractContextManager[None]:
 
 def _figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
 
 
 def _message(text: str) -> Figure:
@@ -282,7 +288,7 @@ def _message(text: str) -> Figure:
 def _style(axes: Axes, title: str, xlabel: str = "", grid: Literal["x", "y"] | None = "y") -> None:
     axes.set_title(title, loc="left", fontsize=10, color=INK, fontweight="bold")
     axes.set_xlabel(xlabel, fontsize=9, color=INK)
-    axes.tick_params(labelsize=9, colors=INK, length=0)
+    axes.tick_params(labelsize=9, colors=INK, length=0, pad=5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GRID)
     axes.set_axisbelow(True)
@@ -314,7 +320,7 @@ def _percent_ticks() -> Any:
     return FuncFormatter(lambda value, _: f"{100 * value:.6g} %")
 
 
-def _plain(name: str, limit: int = 18) -> str:
+def _plain(name: str, limit: int = 24) -> str:
     """A name on one line: no control characters, at most `limit` long."""
     line = " ".join("".join(c if c.isprintable() else " " for c in name).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -8,6 +8,7 @@ is 3.2 GB for Cora and 76 GB for Flickr; this is n·h numbers and one batch.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,6 +30,8 @@ from tokenphormer.walks import KINDS, Kind, sample_walks
 WHOLE_GRAPH_BYTES = 2 << 30
 """Graphs whose two projections take less are projected whole; of larger ones only the rows a batch visits."""
 
+RECENT_BATCHES = 32
+"""Batches kept for the next epoch; those of a fixed training set come again with the same walks."""
 PREDICTION_DRAWS = 1 << 40
 """Draws of walks beyond this number belong to prediction; no training reaches it."""
 
@@ -145,7 +148,7 @@ class TokenSource:
             )
         self._sgpm = None if sgpm is None else torch.tensor(sgpm, device=self.device)
         self._all_walks: Tensor | None = None
-        self._last: tuple[Tensor, TokenBatch] | None = None
+        self._recent: OrderedDict[int, tuple[Tensor, TokenBatch]] = OrderedDict()
         self._draw = 0
         self._signs: Tensor | None = None
         matrix = propagation_matrix(graph, settings.hop_normalisation) if settings.num_hops else None
@@ -177,17 +180,20 @@ class TokenSource:
             signs = torch.ones(self.num_features, device=self.device)
             first = self.graph.num_features
             signs[first : first + count] = torch.tensor([1.0 - 2.0 * ((bits >> i) & 1) for i in range(count)])
-            self._signs, self._last = signs, None
+            self._signs = signs
+            self._recent.clear()
 
     def begin_prediction(self, draw: int = 0) -> None:
         """Before predicting: draw 0 is the walks of the paper's fixed training, further ones are for votes."""
         self._use(PREDICTION_DRAWS + draw if draw else 0)
         if self._signs is not None:
-            self._signs = self._last = None
+            self._signs = None
+            self._recent.clear()
 
     def _use(self, draw: int) -> None:
         if draw != self._draw:
-            self._all_walks, self._last, self._draw = None, None, draw
+            self._all_walks, self._draw = None, draw
+            self._recent.clear()
 
     def walks(self, nodes: Tensor) -> Tensor:
         """(B, m, length + 1) the walks of some nodes, kinds in the order of `KINDS`."""
@@ -208,10 +214,18 @@ class TokenSource:
         return torch.cat(drawn, dim=1)
 
     def batch(self, nodes: Tensor) -> TokenBatch:
-        """What the model needs for these nodes (B), given as indices on the device."""
-        if self._last is None or self._last[0] is not nodes:
-            self._last = nodes, self._whole_batch(nodes) if self.whole else self._visited_batch(nodes)
-        return self._last[1]
+        """What the model needs for these nodes (B), given as indices on the device.
+
+        A tensor that was asked for lately is answered from memory, as long as the walks stay the same.
+        """
+        kept = self._recent.get(id(nodes))
+        if kept is not None and kept[0] is nodes:
+            return kept[1]
+        batch = self._whole_batch(nodes) if self.whole else self._visited_batch(nodes)
+        self._recent[id(nodes)] = nodes, batch
+        if len(self._recent) > RECENT_BATCHES:
+            self._recent.popitem(last=False)
+        return batch
 
     def _whole_batch(self, nodes: Tensor) -> TokenBatch:
         pool = self._pool(self.walks(nodes), self.graph.num_nodes) if self.settings.num_walks else None

@@ -1,0 +1,83 @@
+"""Checkpoints: everything a training needs to go on, in one safetensors file, written atomically."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tokenphormer.errors import InputError
+from tokenphormer.files import atomic_path
+from tokenphormer.training.loop import Progress, Trainer
+
+FORMAT = 1
+
+
+def save_tensors(path: str | Path, tensors: dict[str, Tensor], meta: dict[str, object]) -> None:
+    """Write tensors and a JSON value, atomically."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(plain, temporary, metadata={"tokenphormer": json.dumps({"format": FORMAT, **meta})})
+
+
+def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, object]]:
+    """Read what `save_tensors` wrote; a truncated or foreign file is refused."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta = json.loads((file.metadata() or {})["tokenphormer"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: not a readable file of weights, perhaps truncated ({error})") from error
+    if meta.get("format") != FORMAT:
+        raise InputError(f"{path}: format {meta.get('format')}; this version reads format {FORMAT}")
+    return tensors, meta
+
+
+def save_checkpoint(path: str | Path, trainer: Trainer, identity: dict[str, str]) -> None:
+    """Write a training's state. `identity` says what it belongs to: config, split, graph."""
+    tensors = {f"model.{name}": tensor for name, tensor in trainer.method.module.state_dict().items()}
+    tensors |= {f"best.{name}": tensor for name, tensor in trainer.best.items()}
+    for index, state in trainer.optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
+    progress = dataclasses.asdict(trainer.progress)
+    save_tensors(path, tensors, {"identity": identity, "progress": progress, "micro_batch": trainer.micro_batch})
+
+
+def load_checkpoint(path: str | Path, trainer: Trainer, identity: dict[str, str]) -> None:
+    """Bring a training to the state that `save_checkpoint` wrote; refused if it belongs to something else."""
+    tensors, meta = load_tensors(path)
+    found = meta.get("identity")
+    if found != identity:
+        known = found if isinstance(found, dict) else {}
+        other = [key for key, value in identity.items() if known.get(key) != value]
+        raise InputError(
+            f"{path}: is the checkpoint of another run: it has another {', '.join(other) or 'origin'}. "
+            "Use the settings it was begun with, or another folder"
+        )
+    groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimiser": {}}
+    for name, tensor in tensors.items():
+        group, _, rest = name.partition(".")
+        groups[group][rest] = tensor
+    try:
+        trainer.method.module.load_state_dict(groups["model"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in groups["optimiser"].items():
+            index, _, key = name.partition(".")
+            state.setdefault(int(index), {})[key] = tensor
+        whole = trainer.optimiser.state_dict()
+        trainer.optimiser.load_state_dict({**whole, "state": state})
+        progress = meta["progress"]
+        assert isinstance(progress, dict)
+        trainer.progress = Progress(**progress)
+        trainer.micro_batch = int(str(meta["micro_batch"]))
+    except (RuntimeError, ValueError, KeyError, TypeError, AssertionError) as error:
+        raise InputError(f"{path}: does not fit this training ({error})") from error
+    trainer.best = {name: tensor.to(trainer.device) for name, tensor in groups["best"].items()}

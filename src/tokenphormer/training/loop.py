@@ -1,0 +1,300 @@
+"""The only training loop: AdamW, warm-up and decay, micro-batches, early stopping on validation.
+
+An epoch's randomness is a function of (seed, epoch) alone, so a run that was killed and resumed at an epoch's
+beginning goes on exactly as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tokenphormer.errors import InputError, ResourceError, TokenphormerError
+from tokenphormer.hashing import GOLDEN, hash_order, mix64
+from tokenphormer.training.settings import TrainingSettings
+
+State = dict[str, Tensor]
+Row = dict[str, float]
+
+
+class Method(Protocol):
+    """What the loop trains: a module, and how it scores nodes."""
+
+    @property
+    def module(self) -> nn.Module:
+        """What has the weights."""
+
+    @property
+    def micro_batch(self) -> int:
+        """Nodes scored at once, to begin with; halved when memory runs out."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before each training epoch, 1, 2, …"""
+
+    def begin_prediction(self, draw: int) -> None:
+        """Called before predictions; `draw` numbers the votes, 0 first."""
+
+    def scores(self, nodes: Tensor) -> Tensor:
+        """(B, C) class scores."""
+
+
+@dataclass
+class Progress:
+    """Where a training stands; all that a checkpoint has to keep besides weights and the optimiser."""
+
+    epoch: int = 0
+    updates: int = 0
+    best_epoch: int = 0
+    best_accuracy: float = -1.0
+    best_loss: float = math.inf
+    history: list[Row] = field(default_factory=list)
+    stopped: str = ""
+    """Why training is over; empty while it is not."""
+
+
+class InterruptedTrainingError(TokenphormerError):
+    """Training was stopped from outside; the checkpoint (if any) holds its state."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Nodes and their classes: the only labels that training sees."""
+
+    nodes: NDArray[np.int64]
+    classes: NDArray[np.int64]
+
+
+def learning_rate(update: int, settings: TrainingSettings) -> float:
+    """Linear warm-up, then polynomial decay to `end_learning_rate`; updates count from 1.
+
+    >>> settings = TrainingSettings(learning_rate=1.0, end_learning_rate=0.0, warmup_updates=10, decay_updates=20)
+    >>> [learning_rate(u, settings) for u in (5, 10, 15, 30)]
+    [0.5, 1.0, 0.5, 0.0]
+    """
+    s = settings
+    if update <= s.warmup_updates:
+        return s.learning_rate * update / max(1, s.warmup_updates)
+    if update >= s.decay_updates:
+        return s.end_learning_rate
+    left = (s.decay_updates - update) / (s.decay_updates - s.warmup_updates)
+    return float(s.end_learning_rate + (s.learning_rate - s.end_learning_rate) * left**s.decay_power)
+
+
+class Trainer:
+    """One training: `run` to the end, or `load` a checkpoint's state first."""
+
+    def __init__(
+        self,
+        method: Method,
+        train: Labelled,
+        val: Labelled,
+        num_classes: int,
+        settings: TrainingSettings,
+        device: torch.device,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        _check_labels(train, val, num_classes)
+        self.method, self.settings, self.device, self.say = method, settings, device, say
+        self.train_nodes, self.num_classes = train.nodes, num_classes
+        self.labels = torch.zeros(int(max(train.nodes.max(), val.nodes.max())) + 1, dtype=torch.int64, device=device)
+        for part in (train, val):
+            self.labels[torch.tensor(part.nodes, device=device)] = torch.tensor(part.classes, device=device)
+        self.val_nodes = torch.tensor(val.nodes, device=device)
+        self.class_weight = _class_weights(train, num_classes, settings).to(device)
+        fused = device.type == "cuda"
+        self.optimiser = torch.optim.AdamW(
+            method.module.parameters(), lr=0.0, weight_decay=settings.weight_decay, fused=fused
+        )
+        self.progress = Progress()
+        self.best: State = {}
+        self.micro_batch = method.micro_batch
+        self._batches: dict[str, list[Tensor]] = {}
+
+    # ---------------------------------------------------------------- the loop
+
+    def run(self, after_epoch: Callable[[Trainer], None] = lambda _: None) -> Progress:
+        """Train until stopping is due, leave the best weights in the module, and say how it went."""
+        with _deterministic(self.settings.deterministic):
+            while not self.progress.stopped:
+                self._epoch()
+                after_epoch(self)
+        if not self.best:
+            raise InputError(f"training found no weights to keep: {self.progress.stopped}")
+        self.method.module.load_state_dict(self.best)
+        return self.progress
+
+    def _epoch(self) -> None:
+        p, s = self.progress, self.settings
+        began = time.perf_counter()
+        epoch = p.epoch + 1
+        torch.manual_seed(mix64(mix64(s.seed) ^ (epoch * GOLDEN)) >> 1)
+        self.method.begin_epoch(epoch)
+        self.method.module.train()
+        losses = [self._update(batch) for batch in self._training_batches(epoch)]
+        train_loss = float(torch.stack(losses).mean())
+        if not math.isfinite(train_loss):
+            first = next(i for i, loss in enumerate(losses) if not torch.isfinite(loss))
+            update = p.updates - len(losses) + first + 1
+            p.stopped = f"the loss was {float(losses[first])} at update {update} of epoch {epoch}"
+            self.say(f"stopped: {p.stopped}; the best weights, of epoch {p.best_epoch}, are kept")
+            return
+        accuracy, val_loss = self._validate()
+        p.epoch = epoch
+        row = {"epoch": epoch, "train_loss": train_loss, "val_loss": val_loss, "val_accuracy": accuracy}
+        row |= {"learning_rate": learning_rate(p.updates, s), "seconds": time.perf_counter() - began}
+        p.history.append(row)
+        if (accuracy, -val_loss) > (p.best_accuracy, -p.best_loss):
+            p.best_epoch, p.best_accuracy, p.best_loss = epoch, accuracy, val_loss
+            self.best = {name: tensor.detach().clone() for name, tensor in self.method.module.state_dict().items()}
+        if epoch - p.best_epoch >= s.patience:
+            p.stopped = f"no better validation result for {s.patience} epochs"
+        elif epoch >= s.max_epochs:
+            p.stopped = f"all {s.max_epochs} epochs are done"
+
+    def _training_batches(self, epoch: int) -> Iterator[list[Tensor]]:
+        """Batches as lists of micro-batches. One batch for all nodes keeps its order, so that it can be cached."""
+        size = self.settings.batch_size
+        if len(self.train_nodes) <= size:
+            yield self._pieces("train", torch.tensor(self.train_nodes))
+            return
+        order = hash_order(self.train_nodes, mix64(mix64(self.settings.seed + 1) ^ (epoch * GOLDEN)))
+        for first in range(0, len(order), size):
+            nodes = torch.from_numpy(order[first : first + size]).to(self.device)
+            yield list(torch.split(nodes, self.micro_batch))
+
+    def _pieces(self, name: str, nodes: Tensor) -> list[Tensor]:
+        """The same tensors each time, for as long as the micro-batch stays the same."""
+        key = f"{name} {self.micro_batch}"
+        if key not in self._batches:
+            self._batches[key] = [piece.clone() for piece in torch.split(nodes.to(self.device), self.micro_batch)]
+        return self._batches[key]
+
+    def _update(self, pieces: list[Tensor]) -> Tensor:
+        """One step of the optimiser on a batch; its loss."""
+        s, p = self.settings, self.progress
+        while True:
+            try:
+                loss = self._gradients(pieces)
+                break
+            except torch.OutOfMemoryError as error:
+                pieces = list(torch.split(torch.cat(pieces), self._halve(error)))
+        if s.gradient_clip:
+            nn.utils.clip_grad_norm_(self.method.module.parameters(), s.gradient_clip)
+        p.updates += 1
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(p.updates, s)
+        self.optimiser.step()
+        return loss
+
+    def _gradients(self, pieces: list[Tensor]) -> Tensor:
+        self.optimiser.zero_grad(set_to_none=True)
+        total = torch.cat([self.class_weight[self.labels[nodes]] for nodes in pieces]).sum()
+        loss = torch.zeros((), device=self.device)
+        for nodes in pieces:
+            with self._autocast():
+                scores = self.method.scores(nodes)
+            part = F.cross_entropy(
+                scores.float(),
+                self.labels[nodes],
+                self.class_weight,
+                reduction="sum",
+                label_smoothing=self.settings.label_smoothing,
+            )
+            torch.autograd.backward(part / total)
+            loss += part.detach() / total
+        return loss
+
+    def _halve(self, error: Exception) -> int:
+        if self.micro_batch == 1:
+            raise ResourceError(f"out of memory with a single node at a time ({error}); use fewer or smaller tokens")
+        self.micro_batch = max(1, self.micro_batch // 2)
+        self.optimiser.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        self.say(f"out of memory: the batch is now worked off {self.micro_batch} nodes at a time")
+        return self.micro_batch
+
+    # ---------------------------------------------------------------- prediction
+
+    def _validate(self) -> tuple[float, float]:
+        self.method.module.eval()
+        self.method.begin_prediction(0)
+        correct = torch.zeros((), device=self.device)
+        loss = torch.zeros((), device=self.device)
+        for nodes in self._pieces("val", self.val_nodes):
+            scores = self._scores_without_gradient(nodes)
+            loss += F.cross_entropy(scores, self.labels[nodes], reduction="sum")
+            correct += (scores.argmax(dim=1) == self.labels[nodes]).sum()
+        count = len(self.val_nodes)
+        both = torch.stack([correct, loss]).tolist()  # one wait for the GPU
+        return both[0] / count, both[1] / count
+
+    def _scores_without_gradient(self, nodes: Tensor) -> Tensor:
+        with torch.no_grad(), self._autocast():
+            return self.method.scores(nodes).float()
+
+    def _autocast(self) -> torch.autocast:
+        return autocast(self.device, self.settings)
+
+
+def autocast(device: torch.device, settings: TrainingSettings) -> torch.autocast:
+    """bfloat16 where the settings ask for it: by default on GPUs."""
+    wanted = settings.precision == "bfloat16" or (settings.precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=wanted)
+
+
+def predict(
+    method: Method, nodes: NDArray[np.int64], settings: TrainingSettings, device: torch.device
+) -> NDArray[np.float32]:
+    """(len(nodes), C) probabilities, averaged over `votes` draws of the walks."""
+    method.module.eval()
+    total: Tensor | None = None
+    everyone = torch.tensor(np.asarray(nodes, dtype=np.int64), device=device)
+    pieces = torch.split(everyone, max(1, method.micro_batch))
+    for draw in range(settings.votes):
+        method.begin_prediction(draw)
+        with torch.no_grad(), autocast(device, settings):
+            parts = [F.softmax(method.scores(piece).float(), dim=1) for piece in pieces]
+        drawn = torch.cat(parts)
+        total = drawn if total is None else total + drawn
+    assert total is not None
+    result: NDArray[np.float32] = (total / settings.votes).cpu().numpy()
+    return result
+
+
+def _check_labels(train: Labelled, val: Labelled, num_classes: int) -> None:
+    for name, part in (("train", train), ("val", val)):
+        if not len(part.nodes):
+            raise InputError(f"the split's part '{name}' has no labelled node; training needs some")
+    if num_classes < 2:
+        raise InputError(f"there is {num_classes} class; telling classes apart takes at least 2")
+    if len(np.unique(train.classes)) < 2:
+        raise InputError("all training nodes are of one class; there is nothing to tell apart")
+
+
+def _class_weights(train: Labelled, num_classes: int, settings: TrainingSettings) -> Tensor:
+    if settings.class_weights == "none":
+        return torch.ones(num_classes)
+    counts = np.bincount(train.classes, minlength=num_classes)
+    present = counts > 0
+    weight = np.where(present, len(train.classes) / (present.sum() * np.maximum(counts, 1)), 0.0)
+    return torch.tensor(weight, dtype=torch.float32)
+
+
+@contextmanager
+def _deterministic(wanted: bool) -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(wanted or before)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -1,0 +1,172 @@
+"""How training goes, and `Config`: all settings of a run in one flat, frozen value.
+
+Values come from a YAML file, from `--set key=value`, or from Python; a key that nothing reads is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from tokenphormer.errors import InputError
+from tokenphormer.model import ModelSettings
+from tokenphormer.tokens import TokenSettings
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How weights are found. Defaults are the authors'."""
+
+    learning_rate: float = 5e-3
+    """The highest, reached after the warm-up."""
+    end_learning_rate: float = 1e-4
+    warmup_updates: int = 400
+    decay_updates: int = 1000
+    """Update at which the polynomial decay has come down to `end_learning_rate`."""
+    decay_power: float = 1.0
+    weight_decay: float = 1e-5
+    batch_size: int = 2000
+    max_epochs: int = 2000
+    patience: int = 50
+    """Epochs without a better validation accuracy (or an equal one with a lower loss) before stopping."""
+    label_smoothing: float = 0.0
+    class_weights: Literal["none", "balanced"] = "none"
+    """`balanced` weighs each class by the inverse of its share of the training nodes."""
+    gradient_clip: float = 0.0
+    """Highest norm of the gradient; 0 is no limit."""
+    votes: int = 1
+    """Draws of walks whose probabilities are averaged at prediction."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """`auto` is bfloat16 on GPUs and float32 elsewhere."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """torch.compile; `auto` where a long run on a GPU makes up for the minute it takes."""
+    deterministic: bool = False
+    """Only deterministic algorithms, also on GPUs."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least = {"batch_size": 1, "max_epochs": 1, "patience": 1, "votes": 1, "warmup_updates": 0}
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise InputError(f"{name}: {getattr(self, name)!r}; expected at least {least}")
+        for name in ("learning_rate", "end_learning_rate", "weight_decay", "gradient_clip", "decay_power"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InputError(f"{name}: {getattr(self, name)!r}; expected a number of at least 0")
+        if self.decay_updates < self.warmup_updates:
+            raise InputError(
+                f"decay_updates: {self.decay_updates}; expected at least warmup_updates={self.warmup_updates}"
+            )
+        if not 0 <= self.label_smoothing < 1:
+            raise InputError(f"label_smoothing: {self.label_smoothing!r}; expected a share from 0 to below 1")
+
+
+@dataclass(frozen=True)
+class Config(TokenSettings, ModelSettings, TrainingSettings):
+    """Every setting of a run.
+
+    >>> config = Config(num_walks=30).replace({"dropout": "0.5"})
+    >>> config.num_walks, config.dropout
+    (30, 0.5)
+    """
+
+    def __post_init__(self) -> None:
+        for name, kind in typing.get_type_hints(Config).items():
+            object.__setattr__(self, name, _convert(name, getattr(self, name), kind))
+        TokenSettings.__post_init__(self)
+        ModelSettings.__post_init__(self)
+        TrainingSettings.__post_init__(self)
+
+    def replace(self, values: Mapping[str, object]) -> Config:
+        """The same config with some values changed; texts are read as YAML would."""
+        check_keys(values, "settings")
+        read = {key: yaml.safe_load(v) if isinstance(v, str) else v for key, v in values.items()}
+        return dataclasses.replace(self, **read)  # type: ignore[arg-type]  # each value is checked on creation
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON or YAML."""
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(self).items()}
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of all values."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def to_yaml(self) -> str:
+        """The config as YAML."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Config:
+        """Read a YAML file of settings; what it does not name keeps its default."""
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: cannot be read ({error})") from error
+        except yaml.YAMLError as error:
+            raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+        if values is None:
+            return cls()
+        if not isinstance(values, dict):
+            raise InputError(f"{path}: expected lines of 'key: value', got a {type(values).__name__}")
+        check_keys(values, str(path))
+        return cls().replace(values)
+
+
+def check_keys(values: Mapping[Any, object], where: str) -> None:
+    """Raise if a key is no setting, offering the nearest ones."""
+    known = [field.name for field in dataclasses.fields(Config)]
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=3)
+            offer = f"; nearest: {', '.join(near)}" if near else ""
+            raise InputError(f"{where}: {key!r} is no setting{offer}")
+
+
+def parse_overrides(pairs: list[str]) -> dict[str, str]:
+    """`key=value` texts of the command line."""
+    result = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key.strip():
+            raise InputError(f"--set {pair!r}: expected key=value")
+        result[key.strip()] = value
+    check_keys(result, "--set")
+    return result
+
+
+def _convert(name: str, value: object, kind: Any) -> object:
+    """Take `value` as the field's type, or say why not. An int is a fine float; 1 is no bool."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        value = (
+            {True: "yes", False: "no"}.get(value, value) if "yes" in arguments and isinstance(value, bool) else value
+        )
+        if value in arguments:
+            return value
+        raise InputError(f"{name}: {value!r}; expected one of {', '.join(map(str, arguments))}")
+    if origin is tuple:
+        if isinstance(value, list | tuple) and len(value) == len(arguments):
+            return tuple(_convert(name, v, k) for v, k in zip(value, arguments, strict=True))
+        raise InputError(f"{name}: {value!r}; expected {len(arguments)} values")
+    assert not isinstance(kind, types.UnionType), f"{name}: a type that no rule here reads"
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a text
+        with suppress(ValueError):
+            value = float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise InputError(f"{name}: {value!r}; expected a value of type {kind.__name__}")

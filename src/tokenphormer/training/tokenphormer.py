@@ -1,0 +1,98 @@
+"""Tokenphormer as a method that the training loop can train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tokenphormer.errors import InputError
+from tokenphormer.graph import Graph
+from tokenphormer.model import Tokenphormer
+from tokenphormer.tokens import TokenSource
+from tokenphormer.training.settings import Config
+
+CPU_BYTES = 256 << 20
+"""Activations of a micro-batch on a CPU; more would only leave the caches."""
+
+
+class TokenphormerMethod:
+    """The model and the tokens of one graph, on one device."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        config: Config,
+        num_classes: int,
+        device: torch.device,
+        *,
+        sgpm: NDArray[np.float32] | None = None,
+        weights: dict[str, Tensor] | None = None,
+    ) -> None:
+        self.source = TokenSource(
+            graph, config, device, seed=config.seed, hidden_channels=config.hidden_channels, sgpm=sgpm
+        )
+        torch.manual_seed(config.seed)
+        channels = self.source.num_features
+        self.module = Tokenphormer(channels, num_classes, config, sgpm_channels=self.source.sgpm_channels).to(device)
+        if weights is not None:
+            self._load(weights)
+        self.micro_batch = min(config.batch_size, micro_batch(config, len(self.source.token_kinds), device))
+        self._encode: Callable[..., Any] = self.module.encode
+        if should_compile(config, device):
+            self._encode = torch.compile(self.module.encode, dynamic=False)
+
+    def _load(self, weights: dict[str, Tensor]) -> None:
+        expected = self.module.self_part.weight.shape[1]
+        found = weights["self_part.weight"].shape[1] if "self_part.weight" in weights else "no"
+        if found != expected:
+            raise InputError(f"the model was trained on {found} features, this graph has {expected}")
+        try:
+            self.module.load_state_dict(weights)
+        except RuntimeError as error:
+            raise InputError(f"the weights do not fit the settings: {' '.join(str(error).split())}") from error
+
+    def begin_epoch(self, epoch: int) -> None:
+        """New walks and signs where the settings say so."""
+        self.source.begin_epoch(epoch)
+
+    def begin_prediction(self, draw: int) -> None:
+        """The walks of a vote."""
+        self.source.begin_prediction(draw)
+
+    def scores(self, nodes: Tensor) -> Tensor:
+        """(B, C) class scores."""
+        return self.scores_and_attention(nodes)[0]
+
+    def scores_and_attention(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, C) class scores and (B, T − 1) readout weights."""
+        scores, weight = self._encode(*self.module.embed(self.source.batch(nodes)))
+        return scores, weight
+
+
+def activation_bytes(config: Config, tokens: int, width: int) -> int:
+    """About how much one node's tokens keep for the backward pass, at `width` bytes a number."""
+    h, wide = config.hidden_channels, config.ffn_channels or 2 * config.hidden_channels
+    per_layer = tokens * (10 * h + 4 * wide) + 3 * config.num_heads * tokens * tokens
+    return width * (config.num_layers * per_layer + 4 * tokens * h)
+
+
+def micro_batch(config: Config, tokens: int, device: torch.device) -> int:
+    """Nodes whose activations fit: a part of the free memory of a GPU, a fixed amount on a CPU."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        narrow = config.precision != "float32"
+        return max(1, int(0.6 * free) // activation_bytes(config, tokens, 2 if narrow else 4))
+    return max(1, CPU_BYTES // activation_bytes(config, tokens, 4))
+
+
+def should_compile(config: Config, device: torch.device) -> bool:
+    """`auto`: on a GPU, if the epochs allowed are many and large enough to win back a minute of compiling."""
+    if config.compile != "auto":
+        return config.compile == "yes"
+    work = config.max_epochs * config.batch_size * (config.num_walks + 4) * config.hidden_channels**2
+    return device.type == "cuda" and work > 1e15
