@@ -6,6 +6,7 @@ Imports of the heavy libraries stand inside the commands, so that `--help` answe
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -98,6 +99,7 @@ def walks(
 ) -> None:
     """Draw random walks: to a file, or as statistics on the screen."""
     from tokenphormer.graph.datasets import load_graph
+    from tokenphormer.graph.tables import read_node_list
     from tokenphormer.walks.export import write_walks
     from tokenphormer.walks.reference import Kind
     from tokenphormer.walks.sampling import choose_device
@@ -106,7 +108,7 @@ def walks(
     which = cast("Kind", kind)
     loaded = load_graph(graph, directed=directed)
     _say_notes(loaded)
-    chosen = None if nodes is None else _read_nodes(nodes, loaded)
+    chosen = None if nodes is None else read_node_list(nodes, loaded)
     where = choose_device(device)
     if out is None:
         for name, value in walk_statistics(loaded, which, num_walks, length, chosen, jump_radius, seed, where).items():
@@ -134,19 +136,87 @@ def walks(
     typer.echo(f"{out}: {count:,} walks of {length} steps from {starts:,} nodes")
 
 
-def _read_nodes(path: Path, graph: Graph) -> list[int]:
-    """The nodes whose ids stand in a file, one a line."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text, one node id a line ({error})") from error
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found += [graph.index_of(line)] if line else []
-        except InputError as error:
-            raise InputError(f"{path}, line {number}: {error}") from error
-    return found
+@app.command()
+def train(
+    graph: GraphArgument,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting.")] = None,
+    split: Annotated[
+        str, typer.Option(help="stratified, two-stage, class-balanced, geom-gcn, given; auto: given if there is one.")
+    ] = "auto",
+    split_seed: Annotated[int | None, typer.Option(help="Seed of a random split, number of a fixed one.")] = None,
+    seeds: Annotated[int, typer.Option(help="Train this many times, with seeds one after the other.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="The run folder to write; default: runs/NAME.")] = None,
+    device: DeviceOption = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Logistic regression and a GCN on the same split.")
+    ] = False,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="Deterministic algorithms only.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")] = False,
+    plots: Annotated[bool, typer.Option("--plots", help="Write the report's figures as PNG files too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    directed: DirectedOption = False,
+) -> None:
+    """Train Tokenphormer on a graph and write a run folder with weights, predictions and a report."""
+    import torch
+
+    from tokenphormer.evaluation.live import LiveProgress
+    from tokenphormer.evaluation.runs import free_folder, train_run, write_plots
+    from tokenphormer.graph.datasets import load_graph
+    from tokenphormer.training.presets import config_for, split_for
+    from tokenphormer.training.settings import parse_overrides
+    from tokenphormer.walks.sampling import check_device, choose_device
+
+    loaded = load_graph(graph, directed=directed)
+    _say_notes(loaded)
+    where: torch.device = check_device(choose_device(device))
+    values = parse_overrides(overrides or []) | ({"deterministic": "true"} if deterministic else {})
+    settings = config_for(loaded, where, config).replace(values)
+    chosen = split_for(loaded, split, split_seed)
+    folder = out or free_folder(Path("runs"), loaded.name, resume)
+    command = "tokenphormer " + " ".join(map(shlex.quote, sys.argv[1:]))
+    with LiveProgress(settings.max_epochs, folder if tensorboard else None) as live:
+        summary = train_run(
+            loaded,
+            graph,
+            chosen,
+            settings,
+            folder,
+            where,
+            seeds=seeds,
+            resume=resume,
+            compare=compare,
+            command=command,
+            after_epoch=live.after_epoch,
+            say=live.say,
+        )
+    if plots:
+        write_plots(folder, loaded)
+    if as_json:
+        typer.echo(json.dumps(summary.to_json() | {"graph": loaded.name, "split": chosen.name, "device": str(where)}))
+        return
+    typer.echo(f"{'Tokenphormer':32} {summary.accuracy_text()}")
+    for name, accuracy in summary.comparison:
+        typer.echo(f"{name:32} {accuracy:.2%} test accuracy on the same split")
+    typer.echo(f"{sum(summary.epochs)} epochs, {summary.seconds:.1f} s; report: {folder / 'report.html'}")
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `train` wrote.")],
+    graph: Annotated[str | None, typer.Argument(metavar="GRAPH", help="Another graph; default: the run's own.")] = None,
+    out: Annotated[Path, typer.Option(help="Write to FILE.csv or FILE.parquet.")] = Path("predictions.csv"),
+    nodes: Annotated[Path | None, typer.Option(help="Only the nodes in FILE, one id a line.")] = None,
+    device: DeviceOption = "auto",
+    directed: DirectedOption = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+) -> None:
+    """Predict classes with a trained run, on its own graph or on a new one with the same features."""
+    from tokenphormer.evaluation.runs import predict_run
+
+    count, name = predict_run(run, graph, out, nodes, device, directed, force)
+    typer.echo(f"{out}: predictions for {count:,} nodes of {name}")
 
 
 def _say_notes(graph: Graph) -> None:

@@ -61,10 +61,10 @@ class EncoderLayer(nn.Module):
 
     def forward(self, H: Tensor) -> Tensor:
         """(B, T, h) → (B, T, h)."""
-        attended = self.output(self.attend(self.query_key_value(self.attention_norm(H))))
+        attended = _linear(self.output, self.attend(_linear(self.query_key_value, _norm(self.attention_norm, H))))
         H = H + F.dropout(attended, self.dropout, self.training)
-        widened = F.dropout(F.gelu(self.widen(self.ffn_norm(H))), self.dropout, self.training)
-        return H + F.dropout(self.narrow(widened), self.dropout, self.training)
+        widened = F.dropout(F.gelu(_linear(self.widen, _norm(self.ffn_norm, H))), self.dropout, self.training)
+        return H + F.dropout(_linear(self.narrow, widened), self.dropout, self.training)
 
     def attend(self, qkv: Tensor) -> Tensor:
         """(B, T, 3h) → (B, T, h): softmax(QKᵀ / √d) V for each head."""
@@ -81,6 +81,16 @@ class EncoderLayer(nn.Module):
         return mixed.transpose(1, 2).reshape(B, T, width // 3)
 
 
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """The layer in the precision of x; autocast would do norms and residuals in float32, at twice the traffic."""
+    return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+
+
+def _norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
+    """The norm in the precision of x; its sums are float32 inside."""
+    return F.layer_norm(x, layer.normalized_shape, layer.weight.to(x.dtype), layer.bias.to(x.dtype), layer.eps)
+
+
 class Tokenphormer(nn.Module):
     """Class scores of nodes from their tokens."""
 
@@ -91,37 +101,36 @@ class Tokenphormer(nn.Module):
         self.token_part = nn.Linear(in_channels, h, bias=False)  # W₂
         self.sgpm_part = nn.Linear(sgpm_channels, h, bias=False) if sgpm_channels else None
         self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.num_layers))
-        self.final_norm = nn.LayerNorm(h) if settings.final_norm else nn.Identity()
+        self.final_norm = nn.LayerNorm(h) if settings.final_norm else None
         self.readout = nn.Linear(h, 1, bias=False)  # W_a
         self.head = nn.Sequential(nn.Linear(h, h // 2), nn.ReLU(), nn.Linear(h // 2, out_channels))
 
-    def forward(self, batch: TokenBatch) -> Tensor:
-        """(B, classes) class scores."""
-        scores, _ = self.encode(*self.embed(batch))
+    def forward(self, batch: TokenBatch, dtype: torch.dtype | None = None) -> Tensor:
+        """(B, classes) class scores; `dtype` is the precision of everything that has a token dimension."""
+        scores, _ = self.encode(*self.embed(batch, dtype))
         return scores
 
-    def embed(self, batch: TokenBatch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def embed(self, batch: TokenBatch, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         """(B, h), (B, T', h), (B, m, h): W₁x_v + b; then W₂τ of self, SGPM and hops; then W₂τ of the walks."""
+        dtype = dtype or self.self_part.weight.dtype
         own, other = self.self_part.weight.t(), self.token_part.weight.t()  # (F, h)
         if batch.signs is not None:
             own, other = own * batch.signs[:, None], other * batch.signs[:, None]
         Z = batch.rows.project(torch.cat([own, other], dim=1))  # (R, 2h): each row is projected once
-        if torch.is_autocast_enabled(Z.device.type):
-            Z = Z.to(torch.get_autocast_dtype(Z.device.type))
         h = own.shape[1]
-        Z_own, Z = Z[:, :h], Z[:, h:].contiguous()
+        Z_own, Z = Z[:, :h], Z[:, h:].to(dtype).contiguous()
         parts = [Z[batch.nodes]]
         if batch.sgpm is not None and self.sgpm_part is not None:
-            parts.append(self.sgpm_part(batch.sgpm))
+            parts.append(self.sgpm_part(batch.sgpm).to(dtype))
         hop = Z
         for k in range(batch.num_hops):
             if batch.hop is None:
-                parts.append(batch.hop_rows[k].project(other))
+                parts.append(batch.hop_rows[k].project(other).to(dtype))
             else:
                 hop = batch.hop @ hop
                 parts.append(hop[batch.nodes])
         walks = None if batch.pool is None else (batch.pool @ Z).view(len(batch.nodes), batch.num_walks, h)
-        return Z_own[batch.nodes] + self.self_part.bias, torch.stack(parts, dim=1), walks
+        return (Z_own[batch.nodes] + self.self_part.bias).to(dtype), torch.stack(parts, dim=1), walks
 
     def encode(self, own: Tensor, parts: Tensor, walks: Tensor | None) -> tuple[Tensor, Tensor]:
         """(B, classes) scores and (B, T − 1) readout weights of all tokens but the self token."""
@@ -129,10 +138,13 @@ class Tokenphormer(nn.Module):
         H = tokens + own[:, None]  # (B, T, h)
         for layer in self.layers:
             H = layer(H)
-        H = self.final_norm(H)
+        if self.final_norm is not None:
+            H = _norm(self.final_norm, H)
+        width = self.readout.weight.dtype
         if H.shape[1] == 1:  # nothing but the self token
-            return self.head(H[:, 0]), H.new_zeros(len(H), 0)
+            return self.head(H[:, 0].to(width)), H.new_zeros(len(H), 0)
         # The paper scores [H_self ; H_k] with a W_a of width 2h; H_self's half is the same for every k, so it cancels.
-        weight = F.softmax(self.readout(H[:, 1:]).squeeze(-1), dim=1)  # (B, T − 1)
-        H_final = H[:, 0] + (weight[:, None] @ H[:, 1:]).squeeze(1)
-        return self.head(H_final), weight
+        score = H[:, 1:] @ self.readout.weight[0].to(H.dtype)
+        weight = F.softmax(score.to(width), dim=1)  # (B, T − 1)
+        H_final = H[:, 0] + (weight[:, None].to(H.dtype) @ H[:, 1:]).squeeze(1)
+        return self.head(H_final.to(width)), weight

@@ -11,7 +11,7 @@ from tokenphormer.errors import InputError
 from tokenphormer.graph.graph import Graph
 
 HOMOPHILY_BINS = 5
-HOMOPHILY_LABELS = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %", "none labelled")
+HOMOPHILY_LABELS = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %", "no labelled neighbour")
 Z_95 = 1.959963984540054
 
 

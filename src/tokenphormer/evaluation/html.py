@@ -17,6 +17,7 @@ THEMED = {
     plots.MUTED: "var(--muted)",
     plots.GRID: "var(--line)",
     plots.BLUE: "var(--blue)",
+    plots.SKY: "var(--bar)",
     plots.ORANGE: "var(--orange)",
     plots.GREEN: "var(--green)",
 }

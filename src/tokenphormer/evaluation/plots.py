@@ -6,6 +6,7 @@ Colours are those of Okabe and Ito, which readers with any common colour blindne
 from __future__ import annotations
 
 import math
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, MUTED, GRID = "#2b2f36", "#6b7280", "#d9dde3"
-BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
-WIDTH = 5.2
+BLUE, SKY, ORANGE, GREEN = "#0072b2", "#79bfe8", "#d55e00", "#009e73"
+WIDTH = 4.6
 """Inches. Narrow, so that 9 points are still readable when a telephone shrinks the picture to its own width."""
 FORMATS = (".png", ".svg", ".pdf")
 MAX_NUMBERED_CLASSES = 20
@@ -122,7 +123,7 @@ def confusion_matrix_plot(metrics: Metrics, class_names: Sequence[str]) -> Figur
     _style(axes, "Confusion matrix", grid=None)
     flat = max(map(len, names)) * 0.085 < side / size  # inches a letter, and inches a column
     turned = {} if flat else _turned()
-    # Without parse_math a class called "$" would be read as a formula.
+    # Else a class called "$a$" would be read as a formula, and "$^$" as a broken one.
     axes.set_xticks(ticks + 0.5, names, fontsize=font, parse_math=False, **turned)
     axes.set_yticks(ticks + 0.5, names, fontsize=font, parse_math=False)
     axes.set_xlabel("predicted class", fontsize=9, color=INK)
@@ -184,7 +185,7 @@ def _accuracy_bars(
     low, high = wilson_interval(hits[held], count[held])
     figure = _figure(WIDTH, 3.0)
     axes = figure.subplots()
-    axes.bar(held, share, color=BLUE, width=0.7)
+    axes.bar(held, share, color=SKY, width=0.7)
     # Rounding may put a bound a hair on the wrong side of its share, which errorbar refuses.
     reach = np.maximum([share - low, high - share], 0)
     axes.errorbar(held, share, reach, fmt="none", ecolor=INK, elinewidth=1.1, capsize=3)
@@ -194,9 +195,9 @@ def _accuracy_bars(
     axes.set_title(f"dashed: all nodes, {_percent(correct.mean())}", loc="right", **_small())
     _style(axes, title, xlabel)
     crowded = len(names) > 7
-    lines = [
-        f"{name} ({total:,})" if crowded else f"{name}\n({total:,})" for name, total in zip(names, count, strict=True)
-    ]
+    shown = names if crowded else [textwrap.fill(name, 9) for name in names]
+    between = " " if crowded else "\n"
+    lines = [f"{name}{between}({total:,})" for name, total in zip(shown, count, strict=True)]
     turned = _turned() if crowded else {}
     axes.set_xticks(np.arange(len(names)), lines, fontsize=8, **turned)
     spare = max(4 - len(names), 0) / 2  # a lone bar is not to fill the picture
@@ -219,7 +220,7 @@ def calibration_plot(probabilities: NDArray[np.floating[Any]], labels: NDArray[n
     upper.set_ylim(0, 1.03)
     upper.set_xlim(-0.02, 1.02)
     upper.yaxis.set_major_formatter(_percent_ticks())
-    upper.set_title("dashed: confidence = accuracy", loc="right", **_small())
+    upper.set_title("dashed: ideal", loc="right", **_small())
     _style(upper, f"Calibration error {_percent(bins.error)}")
     upper.set_ylabel("accuracy", fontsize=9, color=INK)
     middles = (bins.edges[1:] + bins.edges[:-1]) / 2

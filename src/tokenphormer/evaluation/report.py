@@ -102,7 +102,7 @@ def render(report: Report) -> str:
         _training(report),
         _classes(report),
         _errors(report),
-        _reading(report),
+        _attention(report),
         _provenance(report),
     ]
     return f"""<!DOCTYPE html>
@@ -161,32 +161,33 @@ def _results(report: Report) -> str:
     tables = html.table("Metrics by part of the split", ["", *map(_part, report.metrics)], rows)
     if report.comparison:
         here = report.headline.accuracy
-        others = [("this model", here), *report.comparison]
-        order = sorted(range(len(others)), key=lambda place: -others[place][1])
-        shown = [
-            [others[k][0], _percent(others[k][1]), "" if k == 0 else f"{100 * (others[k][1] - here):+.1f}"]
-            for k in order
-        ]
+        ranked = sorted(
+            [("this model", here, True), *((*other, False) for other in report.comparison)], key=lambda r: -r[1]
+        )
+        shown = [[name, _percent(value), "" if own else _points(value - here)] for name, value, own in ranked]
         caption = f"Accuracy on the same {_part(report.part)} nodes; difference in points"
-        strong = [order.index(0)]
-        tables += html.table(caption, ["method", "accuracy", "difference"], shown, strong=strong)
+        own_row = [number for number, row in enumerate(ranked) if row[2]]
+        tables += html.table(caption, ["method", "accuracy", "difference"], shown, strong=own_row)
     return f'<h2>Results</h2>\n<div class="pair">{tables}</div>\n'
 
 
 def _training(report: Report) -> str:
+    calibration = plots.calibration_plot(report.probabilities, report.labels)
+    error = _percent(report.headline.calibration_error)
+    above = "Points above the dashed line: the model is better than it claims; below it: worse."
+    sure = html.figure("calibration", calibration, f"Accuracy by confidence; calibration error {error}.", above)
     if not report.history:
-        return ""
+        return f"<h2>Confidence</h2>\n{sure}\n"
     best = plots.best_epoch(report.history)
     label = f"Learning curves over {len(report.history)} epochs."
     if best is not None:
         chosen = report.history[best]
         accuracy, loss = chosen.get("val_accuracy"), chosen.get("val_loss")
-        facts = [f"validation accuracy {_percent(accuracy)}"] if accuracy is not None else []
-        facts += [f"validation loss {loss:.3f}"] if loss is not None else []
-        label += f" Best epoch {chosen.get('epoch')}: {', '.join(facts)}."
-    curves = plots.learning_curves(report.history)
+        label += f" Best epoch {chosen.get('epoch')}: validation accuracy {_percent(accuracy)}"
+        label += "." if loss is None else f", loss {loss:.3f}."
     caption = "Dashed: the epoch with the highest validation accuracy, ties by validation loss."
-    return f"<h2>Training</h2>\n{html.figure('curves', curves, label, caption)}\n"
+    curves = html.figure("curves", plots.learning_curves(report.history), label, caption)
+    return f'<h2>Training and confidence</h2>\n<div class="pair">{curves}{sure}</div>\n'
 
 
 def _classes(report: Report) -> str:
@@ -200,19 +201,17 @@ def _classes(report: Report) -> str:
     for number, name in enumerate(names):
         predicted = int(counts[:, number].sum())
         precision = counts[number, number] / predicted if predicted else None
-        cells = [_percent(found.recall[number]), _percent(precision), f"{counts[number].sum():,}", f"{predicted:,}"]
+        cells = [_percent(found.recall[number]), _percent(precision), f"{counts[number].sum():,}"]
         rows.append([name, *cells])
     table = html.table(
-        f"Recall: share of the class that was found. Precision: share of its predictions that are right. "
-        f"{_part(report.part).capitalize()} nodes.",
-        ["class", "recall", "precision", "nodes", "predicted"],
-        rows,
+        f"{_part(report.part).capitalize()} nodes by class", ["class", "recall", "precision", "nodes"], rows
     )
+    intro = "<p>Recall: share of a class that was found. Precision: share of its predictions that are right.</p>"
     if len(names) > MAX_OPEN_CLASSES:
         table = f"<details><summary>All {len(names)} classes</summary>{table}</details>"
     if wide:
-        return f"<h2>Classes</h2>\n{picture}\n{table}\n"
-    return f'<h2>Classes</h2>\n<div class="pair">{picture}{table}</div>\n'
+        return f"<h2>Classes</h2>\n{intro}\n{picture}\n{table}\n"
+    return f'<h2>Classes</h2>\n{intro}\n<div class="pair">{picture}{table}</div>\n'
 
 
 def _errors(report: Report) -> str:
@@ -226,24 +225,19 @@ def _errors(report: Report) -> str:
         "homophily",
         by_homophily,
         f"Accuracy of {who} by the share of labelled neighbours with their own class.",
-        "Uses all labels, those of test nodes too; the model never saw them.",
+        "Uses all labels, those of test nodes too: a description of the graph, not an input of the model.",
     )
     return f'<h2>Where errors sit</h2>\n<p>{html.text(intro)}</p>\n<div class="pair">{figures}</div>\n'
 
 
-def _reading(report: Report) -> str:
-    calibration = plots.calibration_plot(report.probabilities, report.labels)
-    error = _percent(report.headline.calibration_error)
-    above = "Points above the dashed line: the model is better than it claims; below it: worse."
-    figures = html.figure("calibration", calibration, f"Accuracy by confidence; calibration error {error}.", above)
+def _attention(report: Report) -> str:
     if report.attention is None:
-        return f"<h2>Confidence</h2>\n{figures}\n"
+        return ""
     shares = ", ".join(f"{kind} {_percent(value)}" for kind, value in report.attention.items())
-    drawn = plots.attention_by_kind(report.attention)
-    figures += html.figure(
-        "attention", drawn, f"Attention by kind of token: {shares}.", f"Mean over {_part(report.part)} nodes."
-    )
-    return f'<h2>Confidence and attention</h2>\n<div class="pair">{figures}</div>\n'
+    label = f"Attention by kind of token: {shares}."
+    caption = f"Mean over {_part(report.part)} nodes."
+    drawn = html.figure("attention", plots.attention_by_kind(report.attention), label, caption)
+    return f"<h2>Attention</h2>\n{drawn}\n"
 
 
 def _provenance(report: Report) -> str:
@@ -253,8 +247,8 @@ def _provenance(report: Report) -> str:
     seeds = {"accuracy by seed": ", ".join(_percent(value) for value in report.seeds)} if report.seeds else {}
     groups = [
         ("Graph and split", html.facts("Graph", report.graph) + html.facts("Split", split)),
-        ("Settings", html.facts("Settings", settings)),
-        ("Environment", html.facts("Environment", {**report.environment, **seeds})),
+        ("Settings", html.facts("What the run was given", settings)),
+        ("Environment", html.facts("Where it ran", {**report.environment, **seeds})),
     ]
     blocks = [f"<details><summary>{name}</summary>{inner}</details>" for name, inner in groups]
     command = f"<p>Made by <code>{html.text(report.command)}</code></p>" if report.command else ""
@@ -270,6 +264,10 @@ def _part(part: str) -> str:
 
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def _points(difference: float) -> str:
+    return f"{100 * difference:+.1f}".replace("-", "−")
 
 
 def _setting(value: object) -> str:

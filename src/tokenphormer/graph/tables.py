@@ -331,3 +331,18 @@ def _write_table(path: Path, columns: dict[str, Sequence[Any]]) -> None:
         kinds = {"weight": pa.float64()}
         arrays = {name: pa.array(cells, kinds.get(name, pa.string())) for name, cells in columns.items()}
         pa.parquet.write_table(pa.table(arrays), temporary, write_page_checksum=True)
+
+
+def read_node_list(path: Path, graph: Graph) -> list[int]:
+    """The nodes whose ids stand in a file, one a line."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text, one node id a line ({error})") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found += [graph.index_of(line)] if line else []
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from error
+    return found

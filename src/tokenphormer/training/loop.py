@@ -45,7 +45,7 @@ class Method(Protocol):
         """Called before predictions; `draw` numbers the votes, 0 first."""
 
     def scores(self, nodes: Tensor) -> Tensor:
-        """(B, C) class scores."""
+        """(B, C) class scores, float32."""
 
 
 @dataclass
@@ -201,10 +201,8 @@ class Trainer:
         total = torch.cat([self.class_weight[self.labels[nodes]] for nodes in pieces]).sum()
         loss = torch.zeros((), device=self.device)
         for nodes in pieces:
-            with self._autocast():
-                scores = self.method.scores(nodes)
             part = F.cross_entropy(
-                scores.float(),
+                self.method.scores(nodes),
                 self.labels[nodes],
                 self.class_weight,
                 reduction="sum",
@@ -231,25 +229,19 @@ class Trainer:
         correct = torch.zeros((), device=self.device)
         loss = torch.zeros((), device=self.device)
         for nodes in self._pieces("val", self.val_nodes):
-            scores = self._scores_without_gradient(nodes)
+            with torch.no_grad():
+                scores = self.method.scores(nodes)
             loss += F.cross_entropy(scores, self.labels[nodes], reduction="sum")
             correct += (scores.argmax(dim=1) == self.labels[nodes]).sum()
         count = len(self.val_nodes)
         both = torch.stack([correct, loss]).tolist()  # one wait for the GPU
         return both[0] / count, both[1] / count
 
-    def _scores_without_gradient(self, nodes: Tensor) -> Tensor:
-        with torch.no_grad(), self._autocast():
-            return self.method.scores(nodes).float()
 
-    def _autocast(self) -> torch.autocast:
-        return autocast(self.device, self.settings)
-
-
-def autocast(device: torch.device, settings: TrainingSettings) -> torch.autocast:
-    """bfloat16 where the settings ask for it: by default on GPUs."""
-    wanted = settings.precision == "bfloat16" or (settings.precision == "auto" and device.type == "cuda")
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=wanted)
+def compute_dtype(device: torch.device, settings: TrainingSettings) -> torch.dtype:
+    """bfloat16 where the settings ask for it: by default on GPUs. Weights stay float32."""
+    narrow = settings.precision == "bfloat16" or (settings.precision == "auto" and device.type == "cuda")
+    return torch.bfloat16 if narrow else torch.float32
 
 
 def predict(
@@ -262,8 +254,8 @@ def predict(
     pieces = torch.split(everyone, max(1, method.micro_batch))
     for draw in range(settings.votes):
         method.begin_prediction(draw)
-        with torch.no_grad(), autocast(device, settings):
-            parts = [F.softmax(method.scores(piece).float(), dim=1) for piece in pieces]
+        with torch.no_grad():
+            parts = [F.softmax(method.scores(piece), dim=1) for piece in pieces]
         drawn = torch.cat(parts)
         total = drawn if total is None else total + drawn
     assert total is not None

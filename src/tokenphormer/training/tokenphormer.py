@@ -14,6 +14,7 @@ from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.model import Tokenphormer
 from tokenphormer.tokens import TokenSource
+from tokenphormer.training.loop import compute_dtype
 from tokenphormer.training.settings import Config
 
 CPU_BYTES = 256 << 20
@@ -44,7 +45,8 @@ class TokenphormerMethod:
         self.micro_batch = min(config.batch_size, micro_batch(config, len(self.source.token_kinds), device))
         self._encode: Callable[..., Any] = self.module.encode
         if should_compile(config, device):
-            self._encode = torch.compile(self.module.encode, dynamic=False)
+            self._encode = torch.compile(self.module.encode)
+        self.dtype = compute_dtype(device, config)
 
     def _load(self, weights: dict[str, Tensor]) -> None:
         expected = self.module.self_part.weight.shape[1]
@@ -70,7 +72,12 @@ class TokenphormerMethod:
 
     def scores_and_attention(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C) class scores and (B, T − 1) readout weights."""
-        scores, weight = self._encode(*self.module.embed(self.source.batch(nodes)))
+        own, parts, walks = self.module.embed(self.source.batch(nodes), self.dtype)
+        if self._encode is not self.module.encode:  # one compiled program for batches of any size
+            for tensor in (own, parts, walks):
+                if tensor is not None and len(nodes) > 1:
+                    torch._dynamo.mark_dynamic(tensor, 0)
+        scores, weight = self._encode(own, parts, walks)
         return scores, weight
 
 

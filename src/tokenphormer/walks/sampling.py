@@ -52,7 +52,7 @@ def sample_walks(
     import torch
 
     starts = check_request(graph, kind, num_walks, length, nodes, jump_radius, seed, backend)
-    where = _check_device(device)
+    where = check_device(device)
     shape = (graph.num_nodes if starts is None else len(starts), num_walks, length + 1)
     if backend == "auto":
         backend = "numba" if where.type == "cpu" else _gpu_backend(where)
@@ -207,15 +207,19 @@ def choose_device(device: str) -> str:
 
 
 @cache
-def _check_device(device: str | torch.device) -> torch.device:
+def check_device(device: str | torch.device) -> torch.device:
+    """The device by its name, if torch can use it here."""
     import torch
 
     try:
         where = torch.device(device)
     except RuntimeError as error:
         raise InputError(f"device: {device!r}; expected 'cpu', 'cuda' or 'cuda:0' and so on") from error
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise ResourceError(f"device: {device!r}, but torch finds no CUDA device here; use 'cpu'")
+    try:
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ResourceError(f"device: {device!r}, but torch cannot use it here ({reason}); use 'cpu'") from error
     return where
 
 

@@ -1,0 +1,199 @@
+"""`TokenphormerClassifier`: the scikit-learn habits for a graph: fit, predict, predict_proba, score, save, load.
+
+A graph stands where scikit-learn has X, a split where it has y. A plain table (X, y) is taken as a graph without
+edges.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+
+from tokenphormer.errors import InputError
+from tokenphormer.graph import Graph, Split, make_split
+from tokenphormer.training.checkpoint import load_tensors, save_tensors
+from tokenphormer.training.fit import Fitted, fit_tokenphormer
+from tokenphormer.training.loop import predict
+from tokenphormer.training.settings import Config
+from tokenphormer.training.tokenphormer import TokenphormerMethod
+from tokenphormer.walks.sampling import choose_device
+
+WEIGHTS_FILE = "model.safetensors"
+_DEFAULTS: dict[str, Any] = Config().__dict__ | {"device": "auto", "random_state": None}
+
+
+class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Classify the nodes of a graph. Parameters are the settings of `tokenphormer.training.Config`, and:
+
+    device: "auto", "cpu" or "cuda"; random_state: the seed, if given, in place of `seed`.
+
+    >>> from tokenphormer import load_graph, make_split
+    >>> graph = load_graph("debian")
+    >>> clf = TokenphormerClassifier(hidden_channels=16, num_walks=2, max_epochs=2, device="cpu")
+    >>> clf.fit(graph, make_split(graph)).predict(nodes=[0, 1]).shape
+    (2,)
+    """
+
+    def __init__(self, **params: Any) -> None:
+        for name, default in _DEFAULTS.items():
+            setattr(self, name, params.pop(name, default))
+        if params:
+            raise TypeError(f"TokenphormerClassifier has no parameter {next(iter(params))!r}")
+
+    @property
+    def config(self) -> Config:
+        """The parameters as a checked `Config`."""
+        values = {name: getattr(self, name) for name in _DEFAULTS if name not in ("device", "random_state")}
+        if self.random_state is not None:
+            values["seed"] = _seed(self.random_state)
+        return Config(**values)
+
+    # ---------------------------------------------------------------- scikit-learn habits
+
+    def fit(self, graph: Graph | ArrayLike, split: Split | ArrayLike | None = None) -> TokenphormerClassifier:
+        """Train on a graph and a split (default: stratified 60/20/20), or on a table and its labels."""
+        config = self.config
+        if not isinstance(graph, Graph):
+            graph, split = _table_as_graph(graph, split, config.seed)
+        if split is None:
+            split = make_split(graph, seed=config.seed)
+        if not isinstance(split, Split):
+            raise InputError(f"fit: expected a Split beside a Graph, got {type(split).__name__}; see make_split")
+        fitted = fit_tokenphormer(graph, split, config, torch.device(choose_device(self.device)))
+        self._take(fitted, graph, split)
+        return self
+
+    def _take(self, fitted: Fitted, graph: Graph, split: Split | None) -> None:
+        self.graph_: Graph | None = graph
+        self.split_ = split
+        self.method_ = fitted.method
+        self.history_ = fitted.progress.history
+        self.fitted_ = fitted
+        self.config_ = self.config
+        self.weights_ = fitted.method.module.state_dict()
+        self.classes_ = np.array(graph.class_names)
+        self.n_features_in_ = graph.num_features
+
+    def predict_proba(
+        self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None
+    ) -> NDArray[np.float32]:
+        """(nodes, classes) probabilities: on the graph it was trained on, or on another with the same features."""
+        method, on = self._method_for(graph)
+        chosen = np.arange(on.num_nodes) if nodes is None else np.asarray(nodes, dtype=np.int64)
+        bad = (chosen < 0) | (chosen >= on.num_nodes)
+        if bad.any():
+            raise InputError(f"nodes: {chosen[bad][0]}, but the graph has nodes 0 to {on.num_nodes - 1}")
+        return predict(method, chosen, self.config_, method.source.device)
+
+    def predict(self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None) -> NDArray[Any]:
+        """(nodes) names of the most probable classes."""
+        named: NDArray[Any] = self.classes_[self.predict_proba(graph, nodes).argmax(axis=1)]
+        return named
+
+    def score(self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None) -> float:
+        """Accuracy: over `nodes`, or the split's test nodes on the training graph, or all labelled nodes.
+
+        With a table in place of the graph, `nodes` are its labels, as scikit-learn has it.
+        """
+        if graph is not None and not isinstance(graph, Graph):
+            return float(np.mean(self.predict(graph) == np.asarray(nodes).astype(str)))
+        _, on = self._method_for(graph)
+        known = self.split_ is not None and on is self.graph_
+        if nodes is None:
+            nodes = self.split_.test if known and self.split_ is not None else np.flatnonzero(on.y >= 0)
+        chosen = np.asarray(nodes, dtype=np.int64)
+        truth = np.array([*on.class_names, ""])[on.y[chosen]]
+        return float(np.mean(self.predict(graph, chosen) == truth))
+
+    def _method_for(self, graph: Graph | ArrayLike | None) -> tuple[TokenphormerMethod, Graph]:
+        if not hasattr(self, "weights_"):
+            raise NotFittedError("this TokenphormerClassifier is not fitted yet; call fit first")
+        if graph is None or graph is self.graph_:
+            if self.graph_ is None:
+                raise InputError("a model loaded from disk has no graph with it; give one to predict on")
+            return self.method_, self.graph_
+        on = (
+            graph
+            if isinstance(graph, Graph)
+            else Graph.from_edges(np.zeros((2, 0), np.int64), len(np.asarray(graph)), x=graph)
+        )
+        if on.num_features != self.n_features_in_:
+            raise InputError(
+                f"the model was trained on {self.n_features_in_} features, graph '{on.name}' has {on.num_features}"
+            )
+        device = torch.device(choose_device(self.device))
+        return TokenphormerMethod(on, self.config_, len(self.classes_), device, weights=self.weights_), on
+
+    # ---------------------------------------------------------------- files
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write weights, settings and class names to `folder`: safetensors with JSON inside, nothing else."""
+        if not hasattr(self, "weights_"):
+            raise NotFittedError("this TokenphormerClassifier is not fitted yet; call fit first")
+        from tokenphormer import __version__
+
+        meta = {
+            "version": __version__,
+            "config": self.config_.to_dict(),
+            "classes": self.classes_.tolist(),
+            "num_features": self.n_features_in_,
+            "graph": {} if self.graph_ is None else {"name": self.graph_.name, "fingerprint": self.graph_.fingerprint},
+        }
+        save_tensors(Path(folder) / WEIGHTS_FILE, self.weights_, meta)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> TokenphormerClassifier:
+        """Read what `save_pretrained` wrote; predictions then need a graph."""
+        path = Path(folder) / WEIGHTS_FILE
+        weights, meta = load_tensors(path)
+        try:
+            values: Any = meta["config"]
+            loaded = cls(**Config().replace(values).__dict__, device=device)
+            classes: Any = meta["classes"]
+            loaded.classes_ = np.array([str(name) for name in classes])
+            loaded.n_features_in_ = int(str(meta["num_features"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path}: its description is not one of this version ({error})") from error
+        loaded.config_, loaded.weights_, loaded.graph_, loaded.split_ = loaded.config, weights, None, None
+        return loaded
+
+
+def _signature() -> inspect.Signature:
+    """What scikit-learn's `get_params` and `clone` read: every setting by its name."""
+    keyword, first = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    settings = [inspect.Parameter(name, keyword, default=default) for name, default in _DEFAULTS.items()]
+    return inspect.Signature([inspect.Parameter("self", first), *settings])
+
+
+TokenphormerClassifier.__init__.__signature__ = _signature()  # type: ignore[attr-defined]  # functions do take it
+
+
+def _seed(random_state: object) -> int:
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    raise InputError(f"random_state: {random_state!r}; expected a whole number, a RandomState or None")
+
+
+def _table_as_graph(X: ArrayLike, y: object, seed: int) -> tuple[Graph, Split]:
+    """Rows without edges; a fifth of them is for validation."""
+    from sklearn.utils.validation import check_X_y
+
+    if y is None:
+        raise ValueError("fit: a table needs its labels: fit(X, y) requires y to be passed, but the target y is None")
+    table, labels = check_X_y(X, y, accept_sparse="csr", dtype=np.float32)
+    names, classes = np.unique(labels, return_inverse=True)
+    graph = Graph.from_edges(
+        np.zeros((2, 0), np.int64), len(classes), x=table, y=classes, class_names=tuple(map(str, names))
+    )
+    from tokenphormer.graph.splits import stratified_split
+
+    return graph, stratified_split(graph.y, seed, train=0.8, val=0.2)

@@ -1,0 +1,64 @@
+"""What a person sees while a training runs: a live line on a terminal, nothing elsewhere; TensorBoard on request."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tokenphormer.errors import InputError
+from tokenphormer.training.loop import Trainer
+
+
+class LiveProgress:
+    """A context in which `after_epoch` shows how training goes."""
+
+    def __init__(self, max_epochs: int, tensorboard: Path | None = None) -> None:
+        self.console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=self.console, disable=not sys.stderr.isatty(), transient=True)
+        self.task = self.bar.add_task("starting", total=max_epochs)
+        self.writer: Any = None
+        if tensorboard is not None:
+            try:
+                from torch.utils.tensorboard.writer import SummaryWriter
+            except ImportError as error:
+                raise InputError("--tensorboard needs the package: pip install 'tokenphormer[tensorboard]'") from error
+            make: Any = SummaryWriter
+            self.writer = make(str(tensorboard / "tensorboard"))
+
+    def __enter__(self) -> LiveProgress:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+        if self.writer is not None:
+            self.writer.close()
+
+    def say(self, message: str) -> None:
+        """A remark that stays on the screen."""
+        self.console.print(message, markup=False, highlight=False)
+
+    def after_epoch(self, seed_number: int, trainer: Trainer) -> None:
+        """Show and log the newest epoch."""
+        p = trainer.progress
+        if not p.history:
+            return
+        row = p.history[-1]
+        text = (
+            f"epoch {p.epoch}  train loss {row['train_loss']:.3f}  validation loss {row['val_loss']:.3f}  "
+            f"accuracy {row['val_accuracy']:.4f}  best {p.best_accuracy:.4f} (epoch {p.best_epoch})"
+        )
+        # Early stopping usually ends it: the time left is to the end of patience, unless a better epoch comes.
+        end = min(trainer.settings.max_epochs, p.best_epoch + trainer.settings.patience)
+        self.bar.update(self.task, description=text, completed=p.epoch, total=end)
+        if self.writer is not None:
+            for key in ("train_loss", "val_loss", "val_accuracy", "learning_rate"):
+                self.writer.add_scalar(f"seed {seed_number}/{key}", row[key], p.epoch)

@@ -1,0 +1,47 @@
+"""Which settings and which split to begin with: the paper's for its datasets, a small size on a CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tokenphormer.graph import DATASETS, Graph, Split, make_split
+from tokenphormer.training.settings import Config
+
+CONFIGS = Path(__file__).with_name("configs")
+
+# What a CPU can train in a minute or two: fewer and shorter tokens, a narrower model; and since a small model on a
+# fixed set of few walks overfits quickly, walks drawn anew each epoch, more dropout, a schedule of fewer updates.
+SMALL: dict[str, object] = {
+    "num_walks": 12,
+    "hidden_channels": 64,
+    "fresh_walks": True,
+    "dropout": 0.5,
+    "attention_dropout": 0.1,
+    "learning_rate": 3e-3,
+    "warmup_updates": 20,
+    "decay_updates": 300,
+    "weight_decay": 1e-3,
+    "patience": 30,
+    "max_epochs": 300,
+    "normalise_features": True,
+}
+
+
+def config_for(graph: Graph, device: torch.device, path: Path | None = None) -> Config:
+    """The settings of a file; else the paper's for a dataset of the paper on a GPU; else a small size on a CPU."""
+    if path is not None:
+        return Config.from_yaml(path)
+    if device.type == "cpu":
+        return Config().replace(SMALL)
+    known = CONFIGS / f"{graph.name}.yaml"
+    return Config.from_yaml(known) if known.exists() else Config()
+
+
+def split_for(graph: Graph, protocol: str, seed: int | None) -> Split:
+    """The named protocol; `auto` is the split that came with a user's graph, or the paper's for its datasets."""
+    if protocol == "auto":
+        known = DATASETS.get(graph.name)
+        protocol = known.protocol if known else "given" if graph.splits else "stratified"
+    return make_split(graph, protocol, seed)
