@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tokenphormer.errors import InputError
 from tokenphormer.tokens import TokenBatch
+from tokenphormer.tokens.operators import FeatureRows
 
 FLASH_LIMIT = 256
 """Channels of a head up to which torch has a fused attention; wider heads are faster as plain products."""
@@ -30,6 +31,8 @@ class ModelSettings:
     """Width of the feed-forward network; 0 is twice `hidden_channels`."""
     dropout: float = 0.1
     attention_dropout: float = 0.1
+    feature_dropout: float = 0.0
+    """Dropout of the features themselves, before they are projected; the paper has none."""
     final_norm: bool = False
     """A LayerNorm after the last layer; the paper's equations have none."""
 
@@ -41,7 +44,7 @@ class ModelSettings:
             raise InputError(f"hidden_channels: {self.hidden_channels} cannot be shared by num_heads={self.num_heads}")
         if self.ffn_channels < 0:
             raise InputError(f"ffn_channels: {self.ffn_channels!r}; expected at least 0")
-        for name in ("dropout", "attention_dropout"):
+        for name in ("dropout", "attention_dropout", "feature_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name}: {getattr(self, name)!r}; expected a share from 0 to below 1")
 
@@ -97,6 +100,7 @@ class Tokenphormer(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, settings: ModelSettings, *, sgpm_channels: int = 0) -> None:
         super().__init__()
         h = settings.hidden_channels
+        self.feature_dropout = settings.feature_dropout
         self.self_part = nn.Linear(in_channels, h)  # W₁ and b
         self.token_part = nn.Linear(in_channels, h, bias=False)  # W₂
         self.sgpm_part = nn.Linear(sgpm_channels, h, bias=False) if sgpm_channels else None
@@ -116,7 +120,7 @@ class Tokenphormer(nn.Module):
         own, other = self.self_part.weight.t(), self.token_part.weight.t()  # (F, h)
         if batch.signs is not None:
             own, other = own * batch.signs[:, None], other * batch.signs[:, None]
-        Z = batch.rows.project(torch.cat([own, other], dim=1))  # (R, 2h): each row is projected once
+        Z = self._drop(batch.rows).project(torch.cat([own, other], dim=1))  # (R, 2h): each row is projected once
         h = own.shape[1]
         Z_own, Z = Z[:, :h], Z[:, h:].to(dtype).contiguous()
         parts = [Z[batch.nodes]]
@@ -125,12 +129,15 @@ class Tokenphormer(nn.Module):
         hop = Z
         for k in range(batch.num_hops):
             if batch.hop is None:
-                parts.append(batch.hop_rows[k].project(other).to(dtype))
+                parts.append(self._drop(batch.hop_rows[k]).project(other).to(dtype))
             else:
                 hop = batch.hop @ hop
                 parts.append(hop[batch.nodes])
         walks = None if batch.pool is None else (batch.pool @ Z).view(len(batch.nodes), batch.num_walks, h)
         return (Z_own[batch.nodes] + self.self_part.bias).to(dtype), torch.stack(parts, dim=1), walks
+
+    def _drop(self, rows: FeatureRows) -> FeatureRows:
+        return rows.dropout(self.feature_dropout) if self.training and self.feature_dropout else rows
 
     def encode(self, own: Tensor, parts: Tensor, walks: Tensor | None) -> tuple[Tensor, Tensor]:
         """(B, classes) scores and (B, T − 1) readout weights of all tokens but the self token."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tokenphormer.graph.graph import Features
@@ -52,17 +53,28 @@ class SparseOperator:
         return _csr(self.crow, self.column, self.value, self.shape)
 
     @cached_property
+    def _transposed_pattern(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Row starts and columns of the transposed matrix, and where its values stand in this one."""
+        rows, columns = self.shape
+        row = torch.repeat_interleave(torch.arange(rows, device=self.crow.device), self.crow.diff())
+        order = torch.argsort(self.column, stable=True)
+        crow = torch.zeros(columns + 1, dtype=self.crow.dtype, device=self.crow.device)
+        crow[1:] = torch.cumsum(torch.bincount(self.column, minlength=columns), 0)
+        return crow, row[order].to(self.column.dtype), order
+
+    @cached_property
     def transposed(self) -> SparseOperator:
         """The transposed matrix; entries of a row keep the order of the columns they came from."""
         if self.symmetric:
             return self
-        rows, columns = self.shape
-        row = torch.repeat_interleave(torch.arange(rows, device=self.crow.device), self.crow.diff())
-        order = torch.argsort(self.column, stable=True)
-        counts = torch.bincount(self.column, minlength=columns)
-        crow = torch.zeros(columns + 1, dtype=self.crow.dtype, device=self.crow.device)
-        crow[1:] = torch.cumsum(counts, 0)
-        return SparseOperator(crow, row[order].to(self.column.dtype), self.value[order], (columns, rows))
+        crow, column, order = self._transposed_pattern
+        return SparseOperator(crow, column, self.value[order], (self.shape[1], self.shape[0]))
+
+    def dropout(self, share: float) -> SparseOperator:
+        """The same matrix with some of its entries zero and the others larger, as torch's dropout does."""
+        dropped = SparseOperator(self.crow, self.column, F.dropout(self.value, share), self.shape)
+        dropped.__dict__["_transposed_pattern"] = self._transposed_pattern  # the pattern stays, so it is kept
+        return dropped
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         """(rows, h) this matrix times a dense (columns, h) one, with gradients for the dense one."""
@@ -125,6 +137,11 @@ class FeatureRows:
         dense = [torch.tensor(part, device=device) for part in (x, extra) if isinstance(part, np.ndarray)]
         sparse = None if x is None or isinstance(x, np.ndarray) else SparseOperator.from_scipy(x, device)
         return cls(sparse, torch.cat(dense, dim=1) if dense else None)
+
+    def dropout(self, share: float) -> FeatureRows:
+        """The same rows with some of the features zero and the others larger."""
+        sparse = None if self.sparse is None else self.sparse.dropout(share)
+        return FeatureRows(sparse, None if self.dense is None else F.dropout(self.dense, share))
 
     def project(self, weight: Tensor) -> Tensor:
         """(rows, h) the features times `weight` (features, h); the sparse columns come first."""
