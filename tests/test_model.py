@@ -12,7 +12,7 @@ import torch
 from tests import slow_model
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
-from tokenphormer.model import ModelSettings, Tokenphormer
+from tokenphormer.model import ModelSettings, Tokenphormer, WideAttention
 from tokenphormer.tokens import TokenSettings, TokenSource
 from tokenphormer.tokens import source as source_module
 
@@ -204,3 +204,20 @@ def test_bad_settings_say_what_is_wrong(make: object, message: str) -> None:
     assert callable(make)
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_wide_attention_equals_its_twin(dropout: float) -> None:
+    """Without dropout it is torch's own attention; with dropout, its gradient is numerically right."""
+    torch.manual_seed(0)
+    qkv = torch.randn(3, 5, 12, dtype=torch.float64, requires_grad=True)
+    if not dropout:
+        q, k, v = qkv.chunk(3, dim=2)
+        twin = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(WideAttention.apply(qkv, 0.0), twin)
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(1)  # the same mask at every call
+        return WideAttention.apply(x, dropout)
+
+    assert torch.autograd.gradcheck(attend, (qkv,))

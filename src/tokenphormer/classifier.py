@@ -6,6 +6,7 @@ edges.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph, Split, make_split
+from tokenphormer.graph.splits import stratified_split
 from tokenphormer.training.checkpoint import load_tensors, save_tensors
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import predict
@@ -26,6 +30,7 @@ from tokenphormer.training.tokenphormer import TokenphormerMethod
 from tokenphormer.walks.sampling import choose_device
 
 WEIGHTS_FILE = "model.safetensors"
+_NO_EDGES = np.zeros((2, 0), np.int64)
 _DEFAULTS: dict[str, Any] = Config().__dict__ | {"device": "auto", "random_state": None}
 
 
@@ -45,7 +50,10 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         for name, default in _DEFAULTS.items():
             setattr(self, name, params.pop(name, default))
         if params:
-            raise TypeError(f"TokenphormerClassifier has no parameter {next(iter(params))!r}")
+            unknown = next(iter(params))
+            near = difflib.get_close_matches(unknown, _DEFAULTS, n=3)
+            offer = f"; nearest: {', '.join(near)}" if near else ""
+            raise TypeError(f"TokenphormerClassifier has no parameter {unknown!r}{offer}")
 
     @property
     def config(self) -> Config:
@@ -57,26 +65,49 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 
     # ---------------------------------------------------------------- scikit-learn habits
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def fit(self, graph: Graph | ArrayLike, split: Split | ArrayLike | None = None) -> TokenphormerClassifier:
         """Train on a graph and a split (default: stratified 60/20/20), or on a table and its labels."""
         config = self.config
+        classes = None
         if not isinstance(graph, Graph):
-            graph, split = _table_as_graph(graph, split, config.seed)
+            graph, split, classes = self._read_table(graph, split, config.seed)
         if split is None:
             split = make_split(graph, seed=config.seed)
         if not isinstance(split, Split):
             raise InputError(f"fit: expected a Split beside a Graph, got {type(split).__name__}; see make_split")
         fitted = fit_tokenphormer(graph, split, config, torch.device(choose_device(self.device)))
-        self._take(fitted, graph, split)
+        self._take(fitted, graph, split, config)
+        if classes is not None:
+            self.classes_ = classes
         return self
 
-    def _take(self, fitted: Fitted, graph: Graph, split: Split | None) -> None:
+    def _read_table(self, X: ArrayLike, y: object, seed: int) -> tuple[Graph, Split, NDArray[Any]]:
+        """Rows without edges, a split with a fifth of them for validation, and the classes as they were given."""
+        if y is None:
+            raise ValueError("fit: a table needs its labels: requires y to be passed, but the target y is None")
+        table, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float32, ensure_min_samples=2)
+        check_classification_targets(labels)
+        classes, numbers = np.unique(labels, return_inverse=True)
+        names = tuple(map(str, classes))
+        graph = Graph.from_edges(_NO_EDGES, len(numbers), x=table, y=numbers, class_names=names, name="table")
+        split = stratified_split(graph.y, seed, train=0.8, val=0.2)
+        if not len(split.val):  # no class has more than two rows
+            row = np.flatnonzero(numbers == np.bincount(numbers).argmax())[:1]
+            split = Split(np.setdiff1d(split.train, row), row, [], name=split.name)
+        return graph, split, classes
+
+    def _take(self, fitted: Fitted, graph: Graph, split: Split | None, config: Config) -> None:
         self.graph_: Graph | None = graph
         self.split_ = split
         self.method_ = fitted.method
         self.history_ = fitted.progress.history
         self.fitted_ = fitted
-        self.config_ = self.config
+        self.config_ = config
         self.weights_ = fitted.method.module.state_dict()
         self.classes_ = np.array(graph.class_names)
         self.n_features_in_ = graph.num_features
@@ -86,15 +117,13 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     ) -> NDArray[np.float32]:
         """(nodes, classes) probabilities: on the graph it was trained on, or on another with the same features."""
         method, on = self._method_for(graph)
-        chosen = np.arange(on.num_nodes) if nodes is None else np.asarray(nodes, dtype=np.int64)
-        bad = (chosen < 0) | (chosen >= on.num_nodes)
-        if bad.any():
-            raise InputError(f"nodes: {chosen[bad][0]}, but the graph has nodes 0 to {on.num_nodes - 1}")
+        chosen = np.arange(on.num_nodes) if nodes is None else _check_nodes(nodes, on)
         return predict(method, chosen, self.config_, method.source.device)
 
     def predict(self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None) -> NDArray[Any]:
         """(nodes) names of the most probable classes."""
-        named: NDArray[Any] = self.classes_[self.predict_proba(graph, nodes).argmax(axis=1)]
+        best = self.predict_proba(graph, nodes).argmax(axis=1)
+        named: NDArray[Any] = self.classes_[best]
         return named
 
     def score(self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None) -> float:
@@ -103,12 +132,12 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         With a table in place of the graph, `nodes` are its labels, as scikit-learn has it.
         """
         if graph is not None and not isinstance(graph, Graph):
-            return float(np.mean(self.predict(graph) == np.asarray(nodes).astype(str)))
+            return float(np.mean(self.predict(graph) == np.asarray(nodes)))
         _, on = self._method_for(graph)
         known = self.split_ is not None and on is self.graph_
         if nodes is None:
             nodes = self.split_.test if known and self.split_ is not None else np.flatnonzero(on.y >= 0)
-        chosen = np.asarray(nodes, dtype=np.int64)
+        chosen = _check_nodes(nodes, on)
         truth = np.array([*on.class_names, ""])[on.y[chosen]]
         return float(np.mean(self.predict(graph, chosen) == truth))
 
@@ -119,11 +148,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             if self.graph_ is None:
                 raise InputError("a model loaded from disk has no graph with it; give one to predict on")
             return self.method_, self.graph_
-        on = (
-            graph
-            if isinstance(graph, Graph)
-            else Graph.from_edges(np.zeros((2, 0), np.int64), len(np.asarray(graph)), x=graph)
-        )
+        if isinstance(graph, Graph):
+            on = graph
+        else:
+            table = validate_data(self, graph, reset=False, accept_sparse="csr", dtype=np.float32)
+            on = Graph.from_edges(_NO_EDGES, table.shape[0], x=table, name="table")
         if on.num_features != self.n_features_in_:
             raise InputError(
                 f"the model was trained on {self.n_features_in_} features, graph '{on.name}' has {on.num_features}"
@@ -157,7 +186,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             values: Any = meta["config"]
             loaded = cls(**Config().replace(values).__dict__, device=device)
             classes: Any = meta["classes"]
-            loaded.classes_ = np.array([str(name) for name in classes])
+            loaded.classes_ = np.array(classes)
             loaded.n_features_in_ = int(str(meta["num_features"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: its description is not one of this version ({error})") from error
@@ -183,17 +212,15 @@ def _seed(random_state: object) -> int:
     raise InputError(f"random_state: {random_state!r}; expected a whole number, a RandomState or None")
 
 
-def _table_as_graph(X: ArrayLike, y: object, seed: int) -> tuple[Graph, Split]:
-    """Rows without edges; a fifth of them is for validation."""
-    from sklearn.utils.validation import check_X_y
-
-    if y is None:
-        raise ValueError("fit: a table needs its labels: fit(X, y) requires y to be passed, but the target y is None")
-    table, labels = check_X_y(X, y, accept_sparse="csr", dtype=np.float32)
-    names, classes = np.unique(labels, return_inverse=True)
-    graph = Graph.from_edges(
-        np.zeros((2, 0), np.int64), len(classes), x=table, y=classes, class_names=tuple(map(str, names))
-    )
-    from tokenphormer.graph.splits import stratified_split
-
-    return graph, stratified_split(graph.y, seed, train=0.8, val=0.2)
+def _check_nodes(nodes: ArrayLike, graph: Graph) -> NDArray[np.int64]:
+    chosen = np.asarray(nodes)
+    if chosen.size and (chosen.ndim != 1 or chosen.dtype.kind not in "iu"):
+        raise InputError(
+            f"nodes: expected a list of node indices, got shape {chosen.shape}, dtype {chosen.dtype}; "
+            "turn a mask into indices with numpy.flatnonzero"
+        )
+    chosen = chosen.astype(np.int64).reshape(-1)
+    bad = (chosen < 0) | (chosen >= graph.num_nodes)
+    if bad.any():
+        raise InputError(f"nodes: {chosen[bad][0]}, but the graph has nodes 0 to {graph.num_nodes - 1}")
+    return chosen

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tokenphormer.errors import InputError, TokenphormerError
+from tokenphormer.errors import InputError, InterruptedTrainingError, TokenphormerError
 
 if TYPE_CHECKING:
     from tokenphormer.graph import Graph
@@ -231,6 +231,9 @@ def main() -> None:
     """Run the command line; errors of the user end with one line and exit code 2, of the machine with 3."""
     try:
         app(standalone_mode=True)
+    except InterruptedTrainingError as stop:
+        typer.echo(f"tokenphormer: {stop}", err=True)
+        raise SystemExit(128 + stop.signal) from None
     except TokenphormerError as error:
         typer.echo(f"tokenphormer: error: {error}", err=True)
         raise SystemExit(2 if isinstance(error, InputError) else 3) from None

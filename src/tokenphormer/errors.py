@@ -3,8 +3,11 @@
 TokenphormerError            everything this package raises on purpose
 ├── InputError               what a user gave is wrong: a file, a row, an option (exit code 2)
 │   └── DatasetMissingError  a dataset by name whose files are neither here nor to be downloaded
-└── ResourceError            the machine cannot: no memory, no disk, no such device (exit code 3)
+├── ResourceError            the machine cannot: no memory, no disk, no such device (exit code 3)
+└── InterruptedTrainingError a signal ended a training that can be gone on with (exit code 128 + signal)
 """
+
+from signal import SIGINT
 
 
 class TokenphormerError(Exception):
@@ -21,3 +24,11 @@ class DatasetMissingError(InputError):
 
 class ResourceError(TokenphormerError, RuntimeError):
     """The machine cannot do what was asked: memory, disk, a device that is not there."""
+
+
+class InterruptedTrainingError(TokenphormerError):
+    """Training was stopped from outside, by Ctrl-C or SIGTERM; the message says what is kept and how to go on."""
+
+    def __init__(self, message: str, signal: int = SIGINT) -> None:
+        super().__init__(message)
+        self.signal = int(signal)

@@ -6,7 +6,10 @@ Shapes: B nodes in a batch, T tokens a node, h hidden channels.
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +52,50 @@ class ModelSettings:
                 raise InputError(f"{name}: {getattr(self, name)!r}; expected a share from 0 to below 1")
 
 
+MAX_FUSED = 2048
+"""Channels that a row of the fused kernels can hold."""
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+class WideAttention(torch.autograd.Function):
+    """softmax(QKᵀ / √h) V for one head too wide for torch's fused attention, (B, T, 3h) → (B, T, h).
+
+    Plain matrix products, but the gradients of Q, K and V are written side by side where they belong; left to
+    autograd, they would be copied there. The twin is `F.scaled_dot_product_attention`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, dropout: float) -> Tensor:
+        """Attend, and keep the weights."""
+        q, k, v = qkv.chunk(3, dim=2)
+        weight = F.softmax(torch.bmm(q, k.transpose(1, 2)) * q.shape[2] ** -0.5, dim=2)  # (B, T, T)
+        kept = F.dropout(weight, dropout) if dropout else weight
+        ctx.save_for_backward(qkv, weight, kept)
+        ctx.dropout = dropout
+        return torch.bmm(kept, v)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Three products into one tensor."""
+        qkv, weight, kept = ctx.saved_tensors
+        q, k, v = qkv.chunk(3, dim=2)
+        result = torch.empty_like(qkv)
+        d_q, d_k, d_v = result.chunk(3, dim=2)
+        torch.bmm(kept.transpose(1, 2), gradients[0], out=d_v)
+        d_weight = torch.bmm(gradients[0], v.transpose(1, 2))
+        if ctx.dropout:
+            d_weight = torch.where(kept != 0, d_weight / (1 - ctx.dropout), 0)
+        # Softmax: dS = P ∘ (dP − Σ dP ∘ P), and the scale.
+        d_score = torch.ops.aten._softmax_backward_data(d_weight, weight, 2, weight.dtype) * q.shape[2] ** -0.5
+        torch.bmm(d_score, k, out=d_q)
+        torch.bmm(d_score.transpose(1, 2), q, out=d_k)
+        return result, None
+
+
 class EncoderLayer(nn.Module):
     """Ĥ = MSA(Norm(H)) + H, then FFN(Norm(Ĥ)) + Ĥ (the paper's equation 5)."""
 
@@ -57,6 +104,7 @@ class EncoderLayer(nn.Module):
         h = settings.hidden_channels
         wide = settings.ffn_channels or 2 * h
         self.num_heads = settings.num_heads
+        self.fused = _has_triton() and h <= MAX_FUSED
         self.dropout, self.attention_dropout = settings.dropout, settings.attention_dropout
         self.attention_norm, self.ffn_norm = nn.LayerNorm(h), nn.LayerNorm(h)
         self.query_key_value, self.output = nn.Linear(h, 3 * h), nn.Linear(h, h)
@@ -64,24 +112,43 @@ class EncoderLayer(nn.Module):
 
     def forward(self, H: Tensor) -> Tensor:
         """(B, T, h) → (B, T, h)."""
+        return self._fused_forward(H) if self.fused and H.is_cuda else self.plain_forward(H)
+
+    def plain_forward(self, H: Tensor) -> Tensor:
+        """The layer in plain torch: what runs on CPUs, and what the fused kernels are tested against."""
         attended = _linear(self.output, self.attend(_linear(self.query_key_value, _norm(self.attention_norm, H))))
         H = H + F.dropout(attended, self.dropout, self.training)
         widened = F.dropout(F.gelu(_linear(self.widen, _norm(self.ffn_norm, H))), self.dropout, self.training)
         return H + F.dropout(_linear(self.narrow, widened), self.dropout, self.training)
 
+    def _fused_forward(self, H: Tensor) -> Tensor:
+        """The same, each chain of small operations in one kernel (`model_kernels.py`)."""
+        from tokenphormer import model_kernels
+
+        add_norm: Any = model_kernels.AddNorm.apply
+        gelu_dropout: Any = model_kernels.GeluDropout.apply
+        add_dropout: Any = model_kernels.AddDropout.apply
+        drop = self.dropout if self.training else 0.0
+        norm = self.attention_norm
+        _, normed = add_norm(H, None, norm.weight, norm.bias, norm.eps, 0.0)
+        attended = _linear(self.output, self.attend(_linear(self.query_key_value, normed)))
+        norm = self.ffn_norm
+        H, normed = add_norm(H, attended, norm.weight, norm.bias, norm.eps, drop)
+        widened = gelu_dropout(_linear(self.widen, normed), drop)
+        result: Tensor = add_dropout(H, _linear(self.narrow, widened), drop)
+        return result
+
     def attend(self, qkv: Tensor) -> Tensor:
         """(B, T, 3h) → (B, T, h): softmax(QKᵀ / √d) V for each head."""
         B, T, width = qkv.shape
-        q, k, v = qkv.view(B, T, 3, self.num_heads, width // 3 // self.num_heads).permute(
-            2, 0, 3, 1, 4
-        )  # each (B, heads, T, d)
         drop = self.attention_dropout if self.training else 0.0
-        if q.shape[-1] <= FLASH_LIMIT:
-            mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=drop)
-        else:
-            weight = F.softmax((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2), dim=-1)  # (B, heads, T, T)
-            mixed = F.dropout(weight, drop) @ v
-        return mixed.transpose(1, 2).reshape(B, T, width // 3)
+        if self.num_heads == 1 and width // 3 > FLASH_LIMIT:
+            wide: Any = WideAttention.apply
+            attended: Tensor = wide(qkv, drop)
+            return attended
+        split = qkv.view(B, T, 3, self.num_heads, width // 3 // self.num_heads)
+        q, k, v = split.permute(2, 0, 3, 1, 4)  # each (B, heads, T, d)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=drop).transpose(1, 2).reshape(B, T, width // 3)
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -111,38 +178,34 @@ class Tokenphormer(nn.Module):
 
     def forward(self, batch: TokenBatch, dtype: torch.dtype | None = None) -> Tensor:
         """(B, classes) class scores; `dtype` is the precision of everything that has a token dimension."""
-        scores, _ = self.encode(*self.embed(batch, dtype))
+        scores, _ = self.encode(self.embed(batch, dtype))
         return scores
 
-    def embed(self, batch: TokenBatch, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """(B, h), (B, T', h), (B, m, h): W₁x_v + b; then W₂τ of self, SGPM and hops; then W₂τ of the walks."""
-        dtype = dtype or self.self_part.weight.dtype
+    def embed(self, batch: TokenBatch, dtype: torch.dtype | None = None) -> Tensor:
+        """(B, T, h) the input of every token, W·[x_v ; τ_t] + b = (W₁x_v + b) + W₂τ_t."""
         own, other = self.self_part.weight.t(), self.token_part.weight.t()  # (F, h)
         if batch.signs is not None:
             own, other = own * batch.signs[:, None], other * batch.signs[:, None]
-        Z = self._drop(batch.rows).project(torch.cat([own, other], dim=1))  # (R, 2h): each row is projected once
         h = own.shape[1]
-        Z_own, Z = Z[:, :h], Z[:, h:].to(dtype).contiguous()
-        parts = [Z[batch.nodes]]
-        if batch.sgpm is not None and self.sgpm_part is not None:
-            parts.append(self.sgpm_part(batch.sgpm).to(dtype))
-        hop = Z
+        Z = self._drop(batch.rows).project(torch.cat([own, other], dim=1))  # (R, 2h): each row is projected once
+        dtype = dtype or Z.dtype
+        now = Z[:, h:].to(dtype).contiguous()
+        stack = [(Z[:, :h] + self.self_part.bias).to(dtype), now]
         for k in range(batch.num_hops):
             if batch.hop is None:
-                parts.append(self._drop(batch.hop_rows[k]).project(other).to(dtype))
+                stack.append(self._drop(batch.hop_rows[k]).project(other).to(dtype))
             else:
-                hop = batch.hop @ hop
-                parts.append(hop[batch.nodes])
-        walks = None if batch.pool is None else (batch.pool @ Z).view(len(batch.nodes), batch.num_walks, h)
-        return (Z_own[batch.nodes] + self.self_part.bias).to(dtype), torch.stack(parts, dim=1), walks
+                now = batch.hop @ now
+                stack.append(now)
+        if batch.sgpm is not None and self.sgpm_part is not None:
+            stack.append(self.sgpm_part(batch.sgpm).to(dtype))
+        return (batch.tokens @ torch.cat(stack)).view(*batch.shape, h)
 
     def _drop(self, rows: FeatureRows) -> FeatureRows:
         return rows.dropout(self.feature_dropout) if self.training and self.feature_dropout else rows
 
-    def encode(self, own: Tensor, parts: Tensor, walks: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, classes) scores and (B, T − 1) readout weights of all tokens but the self token."""
-        tokens = parts if walks is None else torch.cat([parts, walks], dim=1)
-        H = tokens + own[:, None]  # (B, T, h)
+    def encode(self, H: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, h) → (B, classes) scores and (B, T − 1) readout weights of all tokens but the self token."""
         for layer in self.layers:
             H = layer(H)
         if self.final_norm is not None:
@@ -151,7 +214,9 @@ class Tokenphormer(nn.Module):
         if H.shape[1] == 1:  # nothing but the self token
             return self.head(H[:, 0].to(width)), H.new_zeros(len(H), 0)
         # The paper scores [H_self ; H_k] with a W_a of width 2h; H_self's half is the same for every k, so it cancels.
-        score = H[:, 1:] @ self.readout.weight[0].to(H.dtype)
-        weight = F.softmax(score.to(width), dim=1)  # (B, T − 1)
-        H_final = H[:, 0] + (weight[:, None].to(H.dtype) @ H[:, 1:]).squeeze(1)
-        return self.head(H_final.to(width)), weight
+        score = (H @ self.readout.weight[0].to(H.dtype)).to(width)  # (B, T)
+        is_self = torch.arange(H.shape[1], device=H.device) == 0
+        weight = F.softmax(score.masked_fill(is_self, -torch.inf), dim=1)
+        # The self token is added whole. One product for all, since slices of H would be copied in the backward pass.
+        H_final = ((weight + is_self.to(width))[:, None].to(H.dtype) @ H).squeeze(1)
+        return self.head(H_final.to(width)), weight[:, 1:]

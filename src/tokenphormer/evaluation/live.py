@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,13 +25,13 @@ class LiveProgress:
         self.bar = Progress(*columns, console=self.console, disable=not sys.stderr.isatty(), transient=True)
         self.task = self.bar.add_task("starting", total=max_epochs)
         self.writer: Any = None
+        self._make_writer: Callable[[], Any] | None = None
         if tensorboard is not None:
             try:
                 from torch.utils.tensorboard.writer import SummaryWriter
             except ImportError as error:
                 raise InputError("--tensorboard needs the package: pip install 'tokenphormer[tensorboard]'") from error
-            make: Any = SummaryWriter
-            self.writer = make(str(tensorboard / "tensorboard"))
+            self._make_writer = partial(SummaryWriter, str(tensorboard / "tensorboard"))
 
     def __enter__(self) -> LiveProgress:
         self.bar.start()
@@ -44,7 +46,7 @@ class LiveProgress:
 
     def say(self, message: str) -> None:
         """A remark that stays on the screen."""
-        self.console.print(message, markup=False, highlight=False)
+        self.console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     def after_epoch(self, seed_number: int, trainer: Trainer) -> None:
         """Show and log the newest epoch."""
@@ -59,6 +61,8 @@ class LiveProgress:
         # Early stopping usually ends it: the time left is to the end of patience, unless a better epoch comes.
         end = min(trainer.settings.max_epochs, p.best_epoch + trainer.settings.patience)
         self.bar.update(self.task, description=text, completed=p.epoch, total=end)
+        if self.writer is None and self._make_writer is not None:
+            self.writer = self._make_writer()  # not sooner: it makes files in a folder that is not ours before training
         if self.writer is not None:
             for key in ("train_loss", "val_loss", "val_accuracy", "learning_rate"):
                 self.writer.add_scalar(f"seed {seed_number}/{key}", row[key], p.epoch)

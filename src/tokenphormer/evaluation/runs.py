@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from tokenphormer.classifier import WEIGHTS_FILE, TokenphormerClassifier
-from tokenphormer.errors import InputError
+from tokenphormer.errors import InputError, InterruptedTrainingError
 from tokenphormer.evaluation import plots
 from tokenphormer.evaluation.breakdown import node_homophily
 from tokenphormer.evaluation.compare import yardsticks
@@ -38,11 +38,12 @@ from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.graph.splits import PARTS
 from tokenphormer.graph.tables import read_node_list
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
-from tokenphormer.training.loop import InterruptedTrainingError, Trainer
+from tokenphormer.training.loop import Trainer, in_pieces
 from tokenphormer.training.settings import Config
 
 FORMAT = 1
 MANIFEST = "run.json"
+HOW_TO_GO_ON = "run the same command with --resume to go on"
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,33 @@ def train_run(
     say: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Train with `seeds` seeds, beginning at the config's, and write the run folder `out`."""
-    _claim(out, graph, split, config, graph_source, seeds, resume)
-    done = []
-    for number in range(seeds):
-        seeded = config.replace({"seed": config.seed + number})
-        done.append(_one_seed(graph, split, seeded, out / "seeds" / str(seeded.seed), device, number, after_epoch, say))
-    best = max(range(seeds), key=lambda i: done[i]["metrics"]["val"]["accuracy"])
+    _claim(out, split, config, seeds, resume)
+    try:
+        done = []
+        for number in range(seeds):
+            seeded = config.replace({"seed": config.seed + number})
+            folder = out / "seeds" / str(seeded.seed)
+            done.append(_one_seed(graph, split, seeded, folder, device, number, after_epoch, say))
+        return _finish(graph, graph_source, split, config, out, device, done, compare, command)
+    except InterruptedTrainingError as stop:
+        raise InterruptedTrainingError(f"{stop}; {HOW_TO_GO_ON}", stop.signal) from stop
+    except KeyboardInterrupt as stop:  # while something else than the epochs was going on
+        raise InterruptedTrainingError(f"stopped; {HOW_TO_GO_ON}") from stop
+
+
+def _finish(
+    graph: Graph,
+    graph_source: str,
+    split: Split,
+    config: Config,
+    out: Path,
+    device: torch.device,
+    done: list[dict[str, Any]],
+    compare: bool,
+    command: str,
+) -> Summary:
+    """Choose the best seed and write everything but the seeds' own files."""
+    best = max(range(len(done)), key=lambda i: done[i]["metrics"]["val"]["accuracy"])
     comparison = yardsticks(graph, split, device) if compare else []
     chosen = out / "seeds" / str(config.seed + best)
     summary = Summary(
@@ -128,7 +150,7 @@ def train_run(
     return summary
 
 
-def _claim(out: Path, graph: Graph, split: Split, config: Config, graph_source: str, seeds: int, resume: bool) -> None:
+def _claim(out: Path, split: Split, config: Config, seeds: int, resume: bool) -> None:
     """Take the folder, or go on in it; a folder with anything else in it is left alone."""
     if seeds < 1:
         raise InputError(f"--seeds {seeds}: expected at least 1")
@@ -144,12 +166,13 @@ def _claim(out: Path, graph: Graph, split: Split, config: Config, graph_source: 
             raise InputError(f"{out}: holds a run that was stopped; add --resume to go on, or choose another --out")
         if Config.from_yaml(out / "config.yaml") != config:
             raise InputError(f"{out}: was begun with other settings than these; its config.yaml has them")
-        if Split.load(out / "split.npz").hash != split.hash:
+        if (out / "split.npz").exists() and Split.load(out / "split.npz").hash != split.hash:
             raise InputError(f"{out}: was begun with another split")
-        return
-    del graph, graph_source
+        for left in out.rglob(".*.partial"):  # what a kill left half-written
+            left.unlink(missing_ok=True)
+    else:
+        _write_text(out / "config.yaml", config.to_yaml())
     split.save(out / "split.npz")
-    _write_text(out / "config.yaml", config.to_yaml())
 
 
 def _one_seed(
@@ -165,22 +188,25 @@ def _one_seed(
     """Train one seed, or read what was found if it is done already."""
     finished = folder / "metrics.json"
     if finished.exists():
-        loaded: dict[str, Any] = json.loads(finished.read_text(encoding="utf-8"))
+        try:
+            loaded: dict[str, Any] = json.loads(finished.read_text(encoding="utf-8"))
+            same_graph = loaded["graph"] == graph.fingerprint
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{finished}: not the metrics of a seed; delete {folder} to train it anew") from error
+        if not same_graph:
+            raise InputError(f"{folder}: was trained on another graph than this; choose another folder with --out")
         return loaded
     checkpoint = folder / "checkpoint.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        fitted = fit_tokenphormer(
-            graph,
-            split,
-            config,
-            device,
-            checkpoint=checkpoint,
-            after_epoch=lambda trainer: after_epoch(number, trainer),
-            say=say,
-        )
-    except InterruptedTrainingError as stop:
-        raise InterruptedTrainingError(f"{stop}; run the same command with --resume to go on") from stop
+    fitted = fit_tokenphormer(
+        graph,
+        split,
+        config,
+        device,
+        checkpoint=checkpoint,
+        after_epoch=lambda trainer: after_epoch(number, trainer),
+        say=say,
+    )
     classifier = as_classifier(fitted, graph, split, config)
     probabilities = classifier.predict_proba()
     metrics = _metrics(graph, split, probabilities)
@@ -190,6 +216,7 @@ def _one_seed(
         np.save(file, probabilities)
     found = {
         "seed": config.seed,
+        "graph": graph.fingerprint,
         "metrics": {part: value.to_json() for part, value in metrics.items()},
         "epochs": fitted.progress.epoch,
         "best_epoch": fitted.progress.best_epoch,
@@ -207,7 +234,7 @@ def _one_seed(
 def as_classifier(fitted: Fitted, graph: Graph, split: Split, config: Config) -> TokenphormerClassifier:
     """A trained model with the classifier's habits."""
     classifier = TokenphormerClassifier(**config.__dict__, device=str(fitted.method.source.device))
-    classifier._take(fitted, graph, split)
+    classifier._take(fitted, graph, split, config)
     return classifier
 
 
@@ -223,10 +250,8 @@ def _attention(fitted: Fitted, split: Split) -> dict[str, float]:
     nodes = torch.tensor(split.test if len(split.test) else split.val, device=method.source.device)
     method.module.eval()
     method.begin_prediction(0)
-    total = torch.zeros(len(kinds), device=method.source.device)
-    with torch.no_grad():
-        for piece in torch.split(nodes, method.micro_batch):
-            total += method.scores_and_attention(piece)[1].sum(dim=0)
+    sums = in_pieces(lambda piece: method.scores_and_attention(piece)[1].sum(dim=0), nodes, method.micro_batch)
+    total = torch.stack(sums).sum(dim=0)
     weights: dict[str, float] = {}
     for kind, weight in zip(kinds, (total / max(1, len(nodes))).tolist(), strict=True):
         weights[kind] = weights.get(kind, 0.0) + weight
@@ -295,7 +320,12 @@ def _write_rest(
     ]
     manifest = {
         "format": FORMAT,
-        "graph": {"source": graph_source, "name": graph.name, "fingerprint": graph.fingerprint},
+        "graph": {
+            "source": graph_source,
+            "name": graph.name,
+            "directed": graph.directed,
+            "fingerprint": graph.fingerprint,
+        },
         "split": split.hash,
         "config": config.hash,
         "command": command,
@@ -345,8 +375,10 @@ def load_run(folder: str | Path, *, device: str = "auto") -> tuple[TokenphormerC
         raise InputError(f"{folder}: {what}")
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        expected = manifest["files"][WEIGHTS_FILE]
         known = manifest["format"]
+        if known == FORMAT:
+            expected = manifest["files"][WEIGHTS_FILE]
+            _ = [manifest["graph"][key] for key in ("source", "directed", "fingerprint")]
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise InputError(f"{path}: not a manifest of a run ({error})") from error
     if known != FORMAT:
@@ -367,7 +399,7 @@ def predict_run(
     if out.exists() and not overwrite:
         raise InputError(f"{out}: exists already; choose another name, or say --force")
     own = manifest["graph"]
-    graph = load_graph(source or own["source"], directed=directed)
+    graph = load_graph(source or own["source"], directed=own["directed"] if source is None else directed)
     if source is None and graph.fingerprint != own["fingerprint"]:
         raise InputError(
             f"{own['source']}: is not the graph that the run was trained on any more; name it as GRAPH to predict on it"

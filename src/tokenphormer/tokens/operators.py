@@ -106,22 +106,19 @@ def _csr(crow: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int]) ->
     return torch.sparse_csr_tensor(crow, column, value, shape, check_invariants=False)
 
 
-def pooling_operator(walks: Tensor, columns: int, mean: bool, include_start: bool) -> SparseOperator:
-    """(walks, columns) the matrix whose product with node rows pools the nodes that each walk visits.
+def token_operator(columns: Tensor, values: Tensor, width: int) -> SparseOperator:
+    """(B·T, width) from `columns` and `values` (B, T, E): token t of node b is Σ values[b, t] · row columns[b, t].
 
-    `walks` is (…, length + 1) with −1 after the end. The mean of nothing is zero.
+    Every token has E entries, some with the value 0, so that all sizes are known and a GPU need not be waited for.
     """
-    visited = walks.reshape(-1, walks.shape[-1])
-    visited = visited if include_start else visited[:, 1:]
-    there = visited >= 0
-    counts = there.sum(dim=1)
-    crow = torch.zeros(len(visited) + 1, dtype=torch.int32, device=walks.device)
-    crow[1:] = torch.cumsum(counts, 0)
-    value = (
-        torch.ones(len(visited), device=walks.device) / counts.clamp(min=1) if mean else counts.new_ones(len(visited))
-    )
-    value = torch.repeat_interleave(value.float(), counts)
-    return SparseOperator(crow, visited[there].to(torch.int32), value, (len(visited), columns))
+    tokens, entries = columns.shape[0] * columns.shape[1], columns.shape[2]
+    crow = torch.arange(tokens + 1, dtype=torch.int32, device=columns.device) * entries
+    operator = SparseOperator(crow, columns.reshape(-1).to(torch.int32), values.reshape(-1), (tokens, width))
+    order = torch.argsort(operator.column, stable=True)
+    ends = torch.arange(width + 1, dtype=torch.int32, device=columns.device)
+    starts = torch.searchsorted(operator.column[order], ends).to(torch.int32)
+    operator.__dict__["_transposed_pattern"] = (starts, (order // entries).to(torch.int32), order)
+    return operator
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from tokenphormer.graph.graph import Features
 from tokenphormer.hashing import GOLDEN, mix64
 from tokenphormer.hops import NORMALISATIONS, Normalisation, propagate, propagation_matrix
 from tokenphormer.tokens.encodings import laplacian_eigenvectors, return_probabilities
-from tokenphormer.tokens.operators import FeatureRows, SparseOperator, pooling_operator
+from tokenphormer.tokens.operators import FeatureRows, SparseOperator, token_operator
 from tokenphormer.walks import KINDS, Kind, sample_walks
 
 WHOLE_GRAPH_BYTES = 2 << 30
@@ -100,20 +101,23 @@ def _check(fine: bool, name: str, value: object, expected: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch:
-    """What to read for a batch of B nodes: rows to project, and how to combine them into T tokens each."""
+    """What to read for a batch of B nodes: rows to project, and how to combine them into T tokens each.
+
+    The model stacks five blocks of projected rows: W₁x + b of the R rows, W₂x of the R rows, the same after 1 … K
+    hops, and the SGPM vectors of the batch. `tokens` combines the rows of this stack into the inputs of all tokens.
+    """
 
     rows: FeatureRows
     """(R, F) the rows that are projected: all nodes of the graph, or those that the batch visits."""
-    nodes: Tensor
-    """(B) where the batch's own nodes stand among the rows."""
-    pool: SparseOperator | None
-    """(B·m, R) pools rows into walk-tokens."""
+    tokens: SparseOperator
+    """(B·T, stack) W₁x_v + b + W₂τ_t for every token t of every node v."""
+    shape: tuple[int, int]
+    """B and T."""
+    num_hops: int
     hop: SparseOperator | None
     """(R, R) one hop; None where `hop_rows` is given instead."""
     hop_rows: tuple[FeatureRows, ...]
     """K times (B, F): propagated features of the batch's nodes."""
-    num_hops: int
-    num_walks: int
     signs: Tensor | None
     """(F) ±1 for every feature: the random signs of Laplacian eigenvectors."""
     sgpm: Tensor | None
@@ -228,36 +232,55 @@ class TokenSource:
         return batch
 
     def _whole_batch(self, nodes: Tensor) -> TokenBatch:
-        pool = self._pool(self.walks(nodes), self.graph.num_nodes) if self.settings.num_walks else None
-        return self._batch(nodes, self._rows, nodes, pool, self._hop, ())
+        walks = self.walks(nodes) if self.settings.num_walks else None
+        return self._batch(nodes, self._rows, self.graph.num_nodes, nodes, walks, self._hop, ())
 
     def _visited_batch(self, nodes: Tensor) -> TokenBatch:
         walks = self.walks(nodes) if self.settings.num_walks else None
         visited = torch.unique(nodes if walks is None else torch.cat([nodes, walks[walks >= 0].long()]))  # sorted
-        pool = None
         if walks is not None:
-            place = torch.searchsorted(visited, walks.clamp(min=0).long())
-            pool = self._pool(torch.where(walks >= 0, place, -1), len(visited))
+            walks = torch.where(walks >= 0, torch.searchsorted(visited, walks.clamp(min=0).long()), -1)
         here, there = nodes.cpu().numpy(), visited.cpu().numpy()
         hops = tuple(_take(part, here, self.device) for part in self._parts[1:])
         rows = _take(self._parts[0], there, self.device)
-        return self._batch(nodes, rows, torch.searchsorted(visited, nodes), pool, None, hops)
+        return self._batch(nodes, rows, len(visited), torch.searchsorted(visited, nodes), walks, None, hops)
 
     def _batch(
         self,
         nodes: Tensor,
         rows: FeatureRows,
+        count: int,
         place: Tensor,
-        pool: SparseOperator | None,
+        walks: Tensor | None,
         hop: SparseOperator | None,
         hop_rows: tuple[FeatureRows, ...],
     ) -> TokenBatch:
-        vectors = None if self._sgpm is None else self._sgpm[nodes]
-        counts = self.settings.num_hops, self.settings.num_walks
-        return TokenBatch(rows, place, pool, hop, hop_rows, *counts, self._signs, vectors)
-
-    def _pool(self, walks: Tensor, columns: int) -> SparseOperator:
-        return pooling_operator(walks, columns, self.settings.walk_pooling == "mean", self.settings.include_start)
+        """Say for every token which rows of the stack it sums; `place` and `walks` count within the `count` rows."""
+        s, size = self.settings, len(nodes)
+        one = torch.arange(size, device=self.device)
+        hop_place, hop_count = (one, size) if hop is None else (place, count)
+        blocks = [count + place]  # W₂x_v: the self token
+        after_hops = 2 * count + s.num_hops * hop_count
+        blocks += [after_hops + one] if self._sgpm is not None else []
+        blocks += [2 * count + k * hop_count + hop_place for k in range(s.num_hops)]
+        single = torch.stack(blocks, dim=1)[:, :, None]  # (B, 1 + K or so, 1)
+        columns, values = single, torch.ones(single.shape, device=self.device)
+        if walks is not None:
+            visited = walks if s.include_start else walks[:, :, 1:]
+            there = visited >= 0
+            share = there.float()
+            if s.walk_pooling == "mean":
+                share = share / there.sum(dim=2, keepdim=True).clamp(min=1)
+            extra = visited.shape[2] - 1
+            columns = torch.cat([F.pad(single, (0, extra)), count + visited.clamp(min=0)], dim=1)
+            values = torch.cat([F.pad(values, (0, extra)), share], dim=1)
+        own = place[:, None, None].expand(size, columns.shape[1], 1)
+        columns, values = torch.cat([own, columns], dim=2), F.pad(values, (1, 0), value=1.0)
+        sgpm = None if self._sgpm is None else self._sgpm[nodes]
+        width = after_hops + (0 if sgpm is None else size)
+        operator = token_operator(columns, values, width)
+        shape = (size, columns.shape[1])
+        return TokenBatch(rows, operator, shape, s.num_hops, hop, hop_rows, self._signs, sgpm)
 
 
 def _encodings(graph: Graph, settings: TokenSettings) -> NDArray[np.float32] | None:

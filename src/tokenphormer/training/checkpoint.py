@@ -11,31 +11,44 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tokenphormer.errors import InputError
+from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.files import atomic_path
+from tokenphormer.hashing import digest
 from tokenphormer.training.loop import Progress, Trainer
 
 FORMAT = 1
 
 
 def save_tensors(path: str | Path, tensors: dict[str, Tensor], meta: dict[str, object]) -> None:
-    """Write tensors and a JSON value, atomically."""
+    """Write tensors and a JSON value, atomically, with a hash of both."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps({"format": FORMAT, **meta})
     with atomic_path(path) as temporary:
-        save_file(plain, temporary, metadata={"tokenphormer": json.dumps({"format": FORMAT, **meta})})
+        try:
+            save_file(plain, temporary, metadata={"tokenphormer": text, "sha256": _hash(plain, text)})
+        except SafetensorError as error:
+            raise ResourceError(f"cannot write {path}: {error}") from error
+
+
+def _hash(tensors: dict[str, Tensor], text: str) -> str:
+    return digest(((name, tensors[name].numpy()) for name in sorted(tensors)), text)
 
 
 def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, object]]:
-    """Read what `save_tensors` wrote; a truncated or foreign file is refused."""
+    """Read what `save_tensors` wrote; a truncated, changed or foreign file is refused."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
         with safe_open(path, framework="pt") as file:
-            meta = json.loads((file.metadata() or {})["tokenphormer"])
+            known = file.metadata() or {}
+            meta = json.loads(known["tokenphormer"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
+        changed = _hash(tensors, known["tokenphormer"]) != known["sha256"]
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a readable file of weights, perhaps truncated ({error})") from error
+    if changed or not isinstance(meta, dict):
+        raise InputError(f"{path}: its content does not match the hash inside it; the file was changed")
     if meta.get("format") != FORMAT:
         raise InputError(f"{path}: format {meta.get('format')}; this version reads format {FORMAT}")
     return tensors, meta
@@ -53,7 +66,10 @@ def save_checkpoint(path: str | Path, trainer: Trainer, identity: dict[str, str]
 
 def load_checkpoint(path: str | Path, trainer: Trainer, identity: dict[str, str]) -> None:
     """Bring a training to the state that `save_checkpoint` wrote; refused if it belongs to something else."""
-    tensors, meta = load_tensors(path)
+    try:
+        tensors, meta = load_tensors(path)
+    except InputError as error:
+        raise InputError(f"{error}. Delete this checkpoint to train from the beginning") from error
     found = meta.get("identity")
     if found != identity:
         known = found if isinstance(found, dict) else {}
@@ -63,10 +79,10 @@ def load_checkpoint(path: str | Path, trainer: Trainer, identity: dict[str, str]
             "Use the settings it was begun with, or another folder"
         )
     groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimiser": {}}
-    for name, tensor in tensors.items():
-        group, _, rest = name.partition(".")
-        groups[group][rest] = tensor
     try:
+        for name, tensor in tensors.items():
+            group, _, rest = name.partition(".")
+            groups[group][rest] = tensor
         trainer.method.module.load_state_dict(groups["model"])
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in groups["optimiser"].items():

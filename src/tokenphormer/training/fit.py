@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +15,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokenphormer.errors import InputError
+from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.graph import Graph, Split
 from tokenphormer.training.checkpoint import load_checkpoint, save_checkpoint
-from tokenphormer.training.loop import InterruptedTrainingError, Labelled, Progress, Trainer
+from tokenphormer.training.loop import Labelled, Progress, Trainer
 from tokenphormer.training.settings import Config
 from tokenphormer.training.tokenphormer import TokenphormerMethod
 
 CHECKPOINT_SECONDS = 20.0
 """How often a training that has a checkpoint file writes it."""
+NO_MEMORY = ("can't allocate memory", "Storage size calculation overflowed")
+"""How torch words it on a CPU, where it raises nothing more exact than RuntimeError."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +35,7 @@ class Fitted:
     method: TokenphormerMethod
     progress: Progress
     seconds: float
+    """Of a training that was resumed, its earlier epochs too."""
     peak_memory_bytes: int
     """On a GPU the most that torch had allocated, on a CPU the process's resident memory."""
 
@@ -47,50 +53,106 @@ def fit_tokenphormer(
 ) -> Fitted:
     """Train until early stopping. Test labels are not looked at.
 
-    With a `checkpoint` path the state is written there now and then, and an existing file is gone on from.
+    With a `checkpoint` path the state is written there now and then, and an existing file is gone on from. Ctrl-C
+    or SIGTERM then ends the epoch, writes the state and raises `InterruptedTrainingError`.
     """
     split.check(graph)
     missing = np.setdiff1d(np.arange(graph.num_classes), graph.y[split.train])
     if missing.size and len(split.train):
         names = ", ".join(graph.class_names[c] for c in missing[:5])
         say(f"no training node is of class {names}: it cannot be learned, and will never be predicted with reason")
-    _check_features(graph, say)
+    _check_features(graph, config, say)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     began = time.perf_counter()
-    method = TokenphormerMethod(graph, config, graph.num_classes, device, sgpm=sgpm)
-    train, val = (Labelled(part, graph.y[part]) for part in (split.train, split.val))
-    trainer = Trainer(method, train, val, graph.num_classes, config, device, say)
-    identity = {"config": config.hash, "split": split.hash, "graph": graph.fingerprint}
-    if checkpoint is not None and checkpoint.exists():
-        load_checkpoint(checkpoint, trainer, identity)
-        say(f"going on after epoch {trainer.progress.epoch}")
-    written = time.monotonic()
-
-    def keep(trainer: Trainer) -> None:
-        nonlocal written
-        after_epoch(trainer)
-        if checkpoint is not None and time.monotonic() - written > CHECKPOINT_SECONDS:
-            save_checkpoint(checkpoint, trainer, identity)
-            written = time.monotonic()
-
     try:
-        progress = trainer.run(keep)
-    except KeyboardInterrupt as stop:
-        # Ctrl-C may come in the middle of an epoch; what is on disk is the end of an earlier one, which is enough.
-        where = f"; {checkpoint} holds it" if checkpoint is not None and checkpoint.exists() else ""
-        raise InterruptedTrainingError(f"stopped after epoch {trainer.progress.epoch}{where}") from stop
+        method = TokenphormerMethod(graph, config, graph.num_classes, device, sgpm=sgpm)
+        train, val = (Labelled(part, graph.y[part]) for part in (split.train, split.val))
+        trainer = Trainer(method, train, val, graph.num_classes, config, device, say)
+        identity = {"config": config.hash, "split": split.hash, "graph": graph.fingerprint}
+        if checkpoint is None:
+            progress = trainer.run(after_epoch)
+        else:
+            if checkpoint.exists():
+                load_checkpoint(checkpoint, trainer, identity)
+                began -= sum(row["seconds"] for row in trainer.progress.history)
+                say(f"going on after epoch {trainer.progress.epoch}")
+            progress = _run_with_checkpoints(trainer, checkpoint, identity, after_epoch, say)
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in NO_MEMORY):
+            raise ResourceError(f"not enough memory: {str(error).splitlines()[0]}; use smaller settings") from error
+        raise
     return Fitted(method, progress, time.perf_counter() - began, peak_memory(device))
 
 
-def _check_features(graph: Graph, say: Callable[[str], None]) -> None:
+def _run_with_checkpoints(
+    trainer: Trainer,
+    checkpoint: Path,
+    identity: dict[str, str],
+    after_epoch: Callable[[Trainer], None],
+    say: Callable[[str], None],
+) -> Progress:
+    written, kept = time.monotonic(), trainer.progress.epoch
+
+    def keep(trainer: Trainer) -> None:
+        nonlocal written, kept
+        if signals or time.monotonic() - written > CHECKPOINT_SECONDS:
+            save_checkpoint(checkpoint, trainer, identity)
+            written, kept = time.monotonic(), trainer.progress.epoch
+        if signals:
+            raise InterruptedTrainingError(f"stopped after epoch {kept}; {checkpoint} holds it", signals[0])
+
+    def both(trainer: Trainer) -> None:
+        after_epoch(trainer)
+        keep(trainer)
+
+    with _put_off_signals(say) as signals:
+        try:
+            progress = trainer.run(both)
+            keep(trainer)  # a signal may have come after the last epoch
+        except KeyboardInterrupt as stop:  # the second one: at once
+            state = f"{checkpoint} holds epoch {kept}" if kept else "nothing was kept yet"
+            raise InterruptedTrainingError(f"stopped in epoch {trainer.progress.epoch + 1}; {state}") from stop
+    return progress
+
+
+@contextmanager
+def _put_off_signals(say: Callable[[str], None]) -> Iterator[list[int]]:
+    """A list that a first Ctrl-C or SIGTERM is noted in; a second one does what it always does."""
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # only there Python lets handlers be set
+        yield noted
+        return
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(number: int, frame: object) -> None:
+        del frame
+        noted.append(number)
+        restore()
+        with suppress(RuntimeError):  # the signal came while something else was being said
+            say("stopping at the end of this epoch; once more to stop at once")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) not in (None, signal.SIG_IGN):  # who ignores a signal wants it ignored
+            before[number] = signal.signal(number, note)
+    try:
+        yield noted
+    finally:
+        restore()
+
+
+def _check_features(graph: Graph, config: Config, say: Callable[[str], None]) -> None:
     x: Any = graph.x
-    if x is None:
+    if not graph.num_features:
         return
     highest, spread = float(abs(x).max()), float((x.max(axis=0) - x.min(axis=0)).max())
     if spread == 0 and graph.num_nodes > 1:
         say("every node has the same features: only the graph's structure can tell nodes apart")
-    if highest > 1e6:
+    if highest > 1e6 and not config.normalise_features:
         raise InputError(f"features reach {highest:.3g}; scale them (to about −10 … 10) before training")
 
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tokenphormer.errors import InputError, ResourceError, TokenphormerError
+from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.hashing import GOLDEN, hash_order, mix64
 from tokenphormer.training.settings import TrainingSettings
 
@@ -60,10 +60,6 @@ class Progress:
     history: list[Row] = field(default_factory=list)
     stopped: str = ""
     """Why training is over; empty while it is not."""
-
-
-class InterruptedTrainingError(TokenphormerError):
-    """Training was stopped from outside; the checkpoint (if any) holds its state."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +125,10 @@ class Trainer:
                 self._epoch()
                 after_epoch(self)
         if not self.best:
-            raise InputError(f"training found no weights to keep: {self.progress.stopped}")
+            raise InputError(
+                f"training found no weights to keep: {self.progress.stopped}; "
+                "lower learning_rate, set gradient_clip, or scale the features"
+            )
         self.method.module.load_state_dict(self.best)
         return self.progress
 
@@ -145,10 +144,12 @@ class Trainer:
         if not math.isfinite(train_loss):
             first = next(i for i, loss in enumerate(losses) if not torch.isfinite(loss))
             update = p.updates - len(losses) + first + 1
-            p.stopped = f"the loss was {float(losses[first])} at update {update} of epoch {epoch}"
-            self.say(f"stopped: {p.stopped}; the best weights, of epoch {p.best_epoch}, are kept")
+            self._give_up(f"the loss was {float(losses[first])} at update {update} of epoch {epoch}")
             return
         accuracy, val_loss = self._validate()
+        if not math.isfinite(val_loss):  # of weights that are no numbers, the accuracy could still look good
+            self._give_up(f"the validation loss was {val_loss} after update {p.updates} of epoch {epoch}")
+            return
         p.epoch = epoch
         row = {"epoch": epoch, "train_loss": train_loss, "val_loss": val_loss, "val_accuracy": accuracy}
         row |= {"learning_rate": learning_rate(p.updates, s), "seconds": time.perf_counter() - began}
@@ -160,6 +161,11 @@ class Trainer:
             p.stopped = f"no better validation result for {s.patience} epochs"
         elif epoch >= s.max_epochs:
             p.stopped = f"all {s.max_epochs} epochs are done"
+
+    def _give_up(self, reason: str) -> None:
+        self.progress.stopped = reason
+        if self.best:
+            self.say(f"stopped: {reason}; the best weights, of epoch {self.progress.best_epoch}, are kept")
 
     def _training_batches(self, epoch: int) -> Iterator[list[Tensor]]:
         """Batches as lists of micro-batches. One batch for all nodes keeps its order, so that it can be cached."""
@@ -187,7 +193,7 @@ class Trainer:
                 loss = self._gradients(pieces)
                 break
             except torch.OutOfMemoryError as error:
-                pieces = list(torch.split(torch.cat(pieces), self._halve(error)))
+                pieces = list(torch.split(torch.cat(pieces), self._halve(pieces, error)))
         if s.gradient_clip:
             nn.utils.clip_grad_norm_(self.method.module.parameters(), s.gradient_clip)
         p.updates += 1
@@ -212,10 +218,11 @@ class Trainer:
             loss += part.detach() / total
         return loss
 
-    def _halve(self, error: Exception) -> int:
-        if self.micro_batch == 1:
-            raise ResourceError(f"out of memory with a single node at a time ({error}); use fewer or smaller tokens")
-        self.micro_batch = max(1, self.micro_batch // 2)
+    def _halve(self, pieces: list[Tensor], error: Exception) -> int:
+        largest = max(map(len, pieces))
+        if largest == 1:
+            raise _too_little_memory(error) from error
+        self.micro_batch = largest // 2
         self.optimiser.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
         self.say(f"out of memory: the batch is now worked off {self.micro_batch} nodes at a time")
@@ -226,6 +233,13 @@ class Trainer:
     def _validate(self) -> tuple[float, float]:
         self.method.module.eval()
         self.method.begin_prediction(0)
+        while True:
+            try:
+                return self._accuracy_and_loss()
+            except torch.OutOfMemoryError as error:
+                self._halve(self._pieces("val", self.val_nodes), error)
+
+    def _accuracy_and_loss(self) -> tuple[float, float]:
         correct = torch.zeros((), device=self.device)
         loss = torch.zeros((), device=self.device)
         for nodes in self._pieces("val", self.val_nodes):
@@ -251,16 +265,31 @@ def predict(
     method.module.eval()
     total: Tensor | None = None
     everyone = torch.tensor(np.asarray(nodes, dtype=np.int64), device=device)
-    pieces = torch.split(everyone, max(1, method.micro_batch))
     for draw in range(settings.votes):
         method.begin_prediction(draw)
-        with torch.no_grad():
-            parts = [F.softmax(method.scores(piece), dim=1) for piece in pieces]
-        drawn = torch.cat(parts)
+        drawn = torch.cat(in_pieces(lambda piece: F.softmax(method.scores(piece), dim=1), everyone, method.micro_batch))
         total = drawn if total is None else total + drawn
     assert total is not None
     result: NDArray[np.float32] = (total / settings.votes).cpu().numpy()
     return result
+
+
+def in_pieces(compute: Callable[[Tensor], Tensor], nodes: Tensor, size: int) -> list[Tensor]:
+    """What `compute` gives for at most `size` nodes at a time, without gradients; fewer when memory runs out."""
+    size = max(1, min(size, len(nodes)))
+    while True:
+        try:
+            with torch.no_grad():
+                return [compute(piece) for piece in torch.split(nodes, size)]
+        except torch.OutOfMemoryError as error:
+            if size == 1:
+                raise _too_little_memory(error) from error
+            size //= 2
+            torch.cuda.empty_cache()
+
+
+def _too_little_memory(error: Exception) -> ResourceError:
+    return ResourceError(f"out of memory with a single node at a time ({error}); use fewer or smaller tokens")
 
 
 def _check_labels(train: Labelled, val: Labelled, num_classes: int) -> None:

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import reprlib
 import types
 import typing
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ import yaml
 from tokenphormer.errors import InputError
 from tokenphormer.model import ModelSettings
 from tokenphormer.tokens import TokenSettings
+
+MAX_INT = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class Config(TokenSettings, ModelSettings, TrainingSettings):
     def replace(self, values: Mapping[str, object]) -> Config:
         """The same config with some values changed; texts are read as YAML would."""
         check_keys(values, "settings")
-        read = {key: yaml.safe_load(v) if isinstance(v, str) else v for key, v in values.items()}
+        read = {key: _read(key, v) if isinstance(v, str) else v for key, v in values.items()}
         return dataclasses.replace(self, **read)  # type: ignore[arg-type]  # each value is checked on creation
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,17 +113,19 @@ class Config(TokenSettings, ModelSettings, TrainingSettings):
     def from_yaml(cls, path: str | Path) -> Config:
         """Read a YAML file of settings; what it does not name keeps its default."""
         try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: cannot be read ({error})") from error
-        except yaml.YAMLError as error:
-            raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+        values = _read(str(path), text)
         if values is None:
             return cls()
         if not isinstance(values, dict):
             raise InputError(f"{path}: expected lines of 'key: value', got a {type(values).__name__}")
         check_keys(values, str(path))
-        return cls().replace(values)
+        try:
+            return cls().replace(values)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
 
 
 def check_keys(values: Mapping[Any, object], where: str) -> None:
@@ -145,6 +150,14 @@ def parse_overrides(pairs: list[str]) -> dict[str, str]:
     return result
 
 
+def _read(name: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    # Besides its own errors, PyYAML lets out those of dates, huge numbers, odd tags and deep nesting.
+    except Exception as error:
+        raise InputError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
 def _convert(name: str, value: object, kind: Any) -> object:
     """Take `value` as the field's type, or say why not. An int is a fine float; 1 is no bool."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -154,19 +167,24 @@ def _convert(name: str, value: object, kind: Any) -> object:
         )
         if value in arguments:
             return value
-        raise InputError(f"{name}: {value!r}; expected one of {', '.join(map(str, arguments))}")
+        raise InputError(f"{name}: {_show(value)}; expected one of {', '.join(map(str, arguments))}")
     if origin is tuple:
         if isinstance(value, list | tuple) and len(value) == len(arguments):
             return tuple(_convert(name, v, k) for v, k in zip(value, arguments, strict=True))
-        raise InputError(f"{name}: {value!r}; expected {len(arguments)} values")
+        raise InputError(f"{name}: {_show(value)}; expected {len(arguments)} values")
     assert not isinstance(kind, types.UnionType), f"{name}: a type that no rule here reads"
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if kind is float and isinstance(value, str):  # YAML reads 1e-3 as a text
-        with suppress(ValueError):
+    if kind is float and isinstance(value, int | str) and not isinstance(value, bool):  # YAML reads 1e-3 as a text
+        with suppress(ValueError, OverflowError):
             value = float(value)
     if kind is int and isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
-        return value
-    raise InputError(f"{name}: {value!r}; expected a value of type {kind.__name__}")
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise InputError(f"{name}: {_show(value)}; expected a value of type {kind.__name__}")
+    if isinstance(value, int) and not -MAX_INT <= value <= MAX_INT:
+        raise InputError(f"{name}: {_show(value)}; expected a whole number of at most 63 bits")
+    return value
+
+
+def _show(value: object) -> str:
+    """A value in a message, cut short: a line of YAML can stand for gigabytes."""
+    return reprlib.repr(value)

@@ -44,7 +44,8 @@ class TokenphormerMethod:
             self._load(weights)
         self.micro_batch = min(config.batch_size, micro_batch(config, len(self.source.token_kinds), device))
         self._encode: Callable[..., Any] = self.module.encode
-        if should_compile(config, device):
+        self._compiled = should_compile(config, device)
+        if self._compiled:
             self._encode = torch.compile(self.module.encode)
         self.dtype = compute_dtype(device, config)
 
@@ -72,12 +73,10 @@ class TokenphormerMethod:
 
     def scores_and_attention(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C) class scores and (B, T − 1) readout weights."""
-        own, parts, walks = self.module.embed(self.source.batch(nodes), self.dtype)
-        if self._encode is not self.module.encode:  # one compiled program for batches of any size
-            for tensor in (own, parts, walks):
-                if tensor is not None and len(nodes) > 1:
-                    torch._dynamo.mark_dynamic(tensor, 0)
-        scores, weight = self._encode(own, parts, walks)
+        tokens = self.module.embed(self.source.batch(nodes), self.dtype)
+        if self._compiled and len(nodes) > 1:  # one compiled program for batches of any size
+            torch._dynamo.mark_dynamic(tokens, 0)
+        scores, weight = self._encode(tokens)
         return scores, weight
 
 

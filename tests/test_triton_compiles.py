@@ -30,10 +30,31 @@ for offset in ("i32", "i64"):
 print("compiled")
 """
 
+MODEL = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from tokenphormer import model_kernels as kernels
 
-def test_kernels_compile_for_hopper() -> None:
+flags = {"ADD", "NORM", "HAS_TOTAL", "GELU", "BACKWARD"}
+single = {"weight", "bias", "means", "scales", "d_weight", "d_bias"}
+whole = {"rows", "width", "count", "seed"}
+for kernel in (kernels._add_norm, kernels._add_norm_backward, kernels._gelu_dropout):
+    for value in (True, False):
+        fixed = {n: value for n in kernel.arg_names if n in flags} | {"BLOCK": 512}
+        kinds = {n: "*fp32" if n in single else "i32" if n in whole else "*bf16" for n in kernel.arg_names}
+        kinds |= {n: "fp32" for n in ("eps", "boost") if n in kinds} | {"threshold": "i64"}
+        kinds |= dict.fromkeys(fixed, "constexpr")
+        source = ASTSource(kernel, {n: kinds[n] for n in kernel.arg_names}, constexprs=fixed)
+        assert "cubin" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
+print("compiled")
+"""
+
+
+@pytest.mark.parametrize("code", [CODE, MODEL], ids=["walks", "model"])
+def test_kernels_compile_for_hopper(code: str) -> None:
     pytest.importorskip("triton", reason="triton has no wheel for this platform")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "compiled" in done.stdout
