@@ -14,6 +14,9 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+# The tests' tensors are small: threads would only wait for each other, and for those of the other workers.
+torch.set_num_threads(1)
+
 # Nothing a test builds lands in the user's own cache; one folder a test run, so that datasets are built once.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tokenphormer-cache-")
 

@@ -47,16 +47,24 @@ def test_norm_alone() -> None:
 
 
 def test_gelu_without_dropout() -> None:
-    x = inputs(5, 11)
-    fused = model_kernels.GeluDropout.apply(x, 0.0)
-    torch.testing.assert_close(fused, F.gelu(x), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(gradients(fused, x)[0], gradients(F.gelu(x), x)[0], rtol=1e-4, atol=1e-5)
+    leaves = x, weight, bias = inputs(2, 5, 11), inputs(3, 11), inputs(3)
+    fused = model_kernels.GeluDropoutLinear.apply(x, weight, bias, 0.0)
+    plain = F.linear(F.gelu(x), weight, bias)
+    torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
+    for a, b in zip(gradients(fused, *leaves), gradients(plain, *leaves), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def gelu_dropout(x: torch.Tensor, dropout: float) -> torch.Tensor:
+    """Through the identity matrix, so that single elements can be seen."""
+    one = torch.eye(x.shape[-1], device=DEVICE)
+    return model_kernels.GeluDropoutLinear.apply(x, one, torch.zeros(x.shape[-1], device=DEVICE), dropout)
 
 
 def test_dropout_drops_its_share_and_the_same_elements_in_the_backward_pass() -> None:
     x = torch.full((200, 100), 2.0, device=DEVICE, requires_grad=True)
     torch.manual_seed(3)
-    out = model_kernels.GeluDropout.apply(x, 0.3)
+    out = gelu_dropout(x, 0.3)
     dropped = (out == 0).float().mean().item()
     assert abs(dropped - 0.3) < 0.015
     kept = out[out != 0]
@@ -84,7 +92,7 @@ def test_seeds_govern_dropout() -> None:
     masks = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        masks.append(model_kernels.GeluDropout.apply(x, 0.5) == 0)
+        masks.append(gelu_dropout(x, 0.5) == 0)
     assert torch.equal(masks[0], masks[1])
     assert not torch.equal(masks[0], masks[2])
 
@@ -110,4 +118,4 @@ def test_no_rows() -> None:
     H, weight, bias = torch.zeros(0, 4, 8, device=DEVICE), inputs(8), inputs(8)
     total, normed = model_kernels.AddNorm.apply(H, H, weight, bias, 1e-5, 0.1)
     assert total.shape == normed.shape == (0, 4, 8)
-    assert model_kernels.GeluDropout.apply(H, 0.1).shape == (0, 4, 8)
+    assert gelu_dropout(H, 0.1).shape == (0, 4, 8)

@@ -36,7 +36,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from tokenphormer import model_kernels as kernels
 
-flags = {"ADD", "NORM", "HAS_TOTAL", "GELU", "BACKWARD"}
+flags = {"ADD", "NORM", "GELU", "BACKWARD"}
 single = {"weight", "bias", "means", "scales", "d_weight", "d_bias"}
 whole = {"rows", "width", "count", "seed"}
 for kernel in (kernels._add_norm, kernels._add_norm_backward, kernels._gelu_dropout):

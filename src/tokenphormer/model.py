@@ -40,9 +40,9 @@ class ModelSettings:
     """A LayerNorm after the last layer; the paper's equations have none."""
 
     def __post_init__(self) -> None:
-        for name in ("hidden_channels", "num_layers", "num_heads"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}: {getattr(self, name)!r}; expected at least 1")
+        for name, least in (("hidden_channels", 2), ("num_layers", 1), ("num_heads", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name}: {getattr(self, name)!r}; expected at least {least}")
         if self.hidden_channels % self.num_heads:
             raise InputError(f"hidden_channels: {self.hidden_channels} cannot be shared by num_heads={self.num_heads}")
         if self.ffn_channels < 0:
@@ -126,16 +126,17 @@ class EncoderLayer(nn.Module):
         from tokenphormer import model_kernels
 
         add_norm: Any = model_kernels.AddNorm.apply
-        gelu_dropout: Any = model_kernels.GeluDropout.apply
+        gelu_dropout_linear: Any = model_kernels.GeluDropoutLinear.apply
         add_dropout: Any = model_kernels.AddDropout.apply
         drop = self.dropout if self.training else 0.0
         norm = self.attention_norm
-        _, normed = add_norm(H, None, norm.weight, norm.bias, norm.eps, 0.0)
+        H, normed = add_norm(H, None, norm.weight, norm.bias, norm.eps, 0.0)
         attended = _linear(self.output, self.attend(_linear(self.query_key_value, normed)))
         norm = self.ffn_norm
         H, normed = add_norm(H, attended, norm.weight, norm.bias, norm.eps, drop)
-        widened = gelu_dropout(_linear(self.widen, normed), drop)
-        result: Tensor = add_dropout(H, _linear(self.narrow, widened), drop)
+        narrow = self.narrow
+        branch = gelu_dropout_linear(_linear(self.widen, normed), narrow.weight, narrow.bias, drop)
+        result: Tensor = add_dropout(H, branch, drop)
         return result
 
     def attend(self, qkv: Tensor) -> Tensor:
@@ -186,14 +187,14 @@ class Tokenphormer(nn.Module):
         own, other = self.self_part.weight.t(), self.token_part.weight.t()  # (F, h)
         if batch.signs is not None:
             own, other = own * batch.signs[:, None], other * batch.signs[:, None]
-        h = own.shape[1]
-        Z = self._drop(batch.rows).project(torch.cat([own, other], dim=1))  # (R, 2h): each row is projected once
-        dtype = dtype or Z.dtype
-        now = Z[:, h:].to(dtype).contiguous()
-        stack = [(Z[:, :h] + self.self_part.bias).to(dtype), now]
+        h, dtype = own.shape[1], dtype or own.dtype
+        both = torch.cat([own, other], dim=1).to(dtype)
+        Z = self._drop(batch.rows).project(both)  # (R, 2h): each row is projected once
+        now = Z[:, h:].contiguous()
+        stack = [Z[:, :h] + self.self_part.bias.to(dtype), now]
         for k in range(batch.num_hops):
             if batch.hop is None:
-                stack.append(self._drop(batch.hop_rows[k]).project(other).to(dtype))
+                stack.append(self._drop(batch.hop_rows[k]).project(other.to(dtype)))
             else:
                 now = batch.hop @ now
                 stack.append(now)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -90,7 +91,6 @@ def _add_norm_backward(
     seed: tl.tensor,
     threshold: tl.tensor,
     boost: tl.tensor,
-    HAS_TOTAL: tl.constexpr,
     ADD: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -109,8 +109,7 @@ def _add_norm_backward(
         sum_bias += dy
         dy = dy * w
         dx = (dy - tl.sum(dy, axis=0) / width - hat * (tl.sum(dy * hat, axis=0) / width)) * scale
-        if HAS_TOTAL:
-            dx += tl.load(d_total + place, mask=inside, other=0.0).to(tl.float32)
+        dx += tl.load(d_total + place, mask=inside, other=0.0).to(tl.float32)
         tl.store(d_base + place, dx.to(d_base.dtype.element_ty), mask=inside)
         if ADD:
             kept = tl.where(_keep(seed, place, threshold), dx * boost, 0.0)
@@ -153,7 +152,10 @@ def _numbers(dropout: float) -> tuple[int, int, float]:
 
 
 class AddNorm(torch.autograd.Function):
-    """H + dropout(branch) and its LayerNorm; with no branch, the LayerNorm of H alone."""
+    """H + dropout(branch) and its LayerNorm; with no branch, H itself and its LayerNorm.
+
+    H is handed through so that its two gradients, past the norm and through it, are summed in the one kernel.
+    """
 
     @staticmethod
     def forward(
@@ -173,10 +175,7 @@ class AddNorm(torch.autograd.Function):
             _add_norm[grid](H, other, weight, bias, total, normed, means, scales, rows, width, eps, *numbers, *shape)
         ctx.save_for_backward(total, weight, means, scales)
         ctx.numbers, ctx.add = numbers, branch is not None
-        if branch is None:
-            total = H.new_empty(0)
-            ctx.mark_non_differentiable(total)
-        return total, normed
+        return total.view_as(total), normed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -188,39 +187,48 @@ class AddNorm(torch.autograd.Function):
         d_branch = torch.empty_like(total) if ctx.add else d_base
         programs = max(1, min(rows, PROGRAMS))
         sums = torch.zeros(2, programs, width, dtype=torch.float32, device=total.device)
-        shape = (ctx.add, ctx.add, triton.next_power_of_2(width))
-        incoming = d_total.contiguous() if ctx.add else d_normed
         if rows:
             _add_norm_backward[(programs,)](
-                *(incoming, d_normed.contiguous(), total, weight, means, scales, d_base, d_branch, sums[0], sums[1]),
-                *(rows, width, *ctx.numbers, *shape),
+                *(d_total.contiguous(), d_normed.contiguous(), total, weight, means, scales),
+                *(d_base, d_branch, sums[0], sums[1], rows, width, *ctx.numbers),
+                *(ctx.add, triton.next_power_of_2(width)),
             )
         d_weight, d_bias = sums.sum(dim=1).to(weight.dtype)
         return d_base, d_branch if ctx.add else None, d_weight, d_bias, None, None
 
 
-class GeluDropout(torch.autograd.Function):
-    """dropout(gelu(x))."""
+class GeluDropoutLinear(torch.autograd.Function):
+    """dropout(gelu(x)) Wᵀ + b, the second half of the feed-forward network.
+
+    What lies between is the widest tensor of the layer; it is made again in the backward pass rather than kept.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dropout: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, dropout: float) -> Tensor:
         """In the precision of x."""
-        ctx.save_for_backward(x)
         ctx.numbers = _numbers(dropout)
-        return _elementwise(x, x, ctx.numbers, gelu=True, backward=False)
+        narrow = weight.to(x.dtype)
+        ctx.save_for_backward(x, weight, bias)
+        return F.linear(_elementwise(x, x, ctx.numbers, gelu=True, backward=False), narrow, bias.to(x.dtype))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """The gradient of x."""
-        (x,) = ctx.saved_tensors
-        return _elementwise(x, gradients[0].contiguous(), ctx.numbers, gelu=True, backward=True), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Gradients of x, W and b."""
+        x, weight, bias = ctx.saved_tensors
+        d_out = gradients[0].reshape(-1, weight.shape[0])
+        between = _elementwise(x, x, ctx.numbers, gelu=True, backward=False).view(-1, weight.shape[1])
+        d_weight = (d_out.t() @ between).to(weight.dtype)
+        d_between = torch.mm(d_out, weight.to(x.dtype), out=between)  # its memory is free again
+        d_x = _elementwise(x, d_between.view(x.shape), ctx.numbers, gelu=True, backward=True)
+        return d_x, d_weight, d_out.sum(dim=0).to(bias.dtype), None
 
 
 def _elementwise(x: Tensor, gradient: Tensor, numbers: tuple[int, int, float], *, gelu: bool, backward: bool) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     if x.numel():
-        _gelu_dropout[(triton.cdiv(x.numel(), 1024),)](x, gradient, out, x.numel(), *numbers, gelu, backward, 1024)
+        grid = (triton.cdiv(x.numel(), 2048),)
+        _gelu_dropout[grid](x, gradient, out, x.numel(), *numbers, gelu, backward, 2048, num_warps=8)
     return out
 
 

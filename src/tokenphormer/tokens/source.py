@@ -72,7 +72,7 @@ class TokenSettings:
         for name in ("laplacian_pe", "walk_pe"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
         ratios = self.walk_ratios
-        fine = len(ratios) == len(KINDS) and min(ratios) >= 0 and sum(ratios) > 0
+        fine = len(ratios) == len(KINDS) and min(ratios) >= 0 and 0 < sum(ratios) < float("inf")
         _check(fine, "walk_ratios", ratios, "four shares, none negative, not all zero")
         _check(self.walk_pooling in ("mean", "sum"), "walk_pooling", self.walk_pooling, "mean or sum")
         _check(

@@ -187,4 +187,5 @@ def _convert(name: str, value: object, kind: Any) -> object:
 
 def _show(value: object) -> str:
     """A value in a message, cut short: a line of YAML can stand for gigabytes."""
-    return reprlib.repr(value)
+    text = reprlib.repr(value)
+    return text if len(text) <= 200 else f"{text[:200]} …"

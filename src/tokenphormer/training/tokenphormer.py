@@ -19,6 +19,8 @@ from tokenphormer.training.settings import Config
 
 CPU_BYTES = 256 << 20
 """Activations of a micro-batch on a CPU; more would only leave the caches."""
+GPU_BYTES = 4 << 30
+"""The same on a GPU, where larger products are no faster."""
 
 
 class TokenphormerMethod:
@@ -92,8 +94,11 @@ def micro_batch(config: Config, tokens: int, device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         narrow = config.precision != "float32"
-        return max(1, int(0.6 * free) // activation_bytes(config, tokens, 2 if narrow else 4))
-    return max(1, CPU_BYTES // activation_bytes(config, tokens, 4))
+        limit = min(int(0.6 * free), GPU_BYTES) // activation_bytes(config, tokens, 2 if narrow else 4)
+    else:
+        limit = CPU_BYTES // activation_bytes(config, tokens, 4)
+    pieces = -(-config.batch_size // max(1, limit))
+    return -(-config.batch_size // pieces)  # pieces of about equal size
 
 
 def should_compile(config: Config, device: torch.device) -> bool:
