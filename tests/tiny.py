@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 
 from tokenphormer.graph import Graph, Split, make_split
 from tokenphormer.training.settings import Config
+
+# As for torch in conftest.py: on graphs this small, threads only wait for each other.
+numba.set_num_threads(1)
 
 CPU = torch.device("cpu")
 TINY: dict[str, Any] = {

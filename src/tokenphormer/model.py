@@ -126,16 +126,16 @@ class EncoderLayer(nn.Module):
         from tokenphormer import model_kernels
 
         add_norm: Any = model_kernels.AddNorm.apply
+        linear: Any = model_kernels.Linear.apply
         gelu_dropout_linear: Any = model_kernels.GeluDropoutLinear.apply
         add_dropout: Any = model_kernels.AddDropout.apply
         drop = self.dropout if self.training else 0.0
         norm = self.attention_norm
         H, normed = add_norm(H, None, norm.weight, norm.bias, norm.eps, 0.0)
-        attended = _linear(self.output, self.attend(_linear(self.query_key_value, normed)))
+        attended = linear(self.attend(linear(normed, *_parts(self.query_key_value))), *_parts(self.output))
         norm = self.ffn_norm
         H, normed = add_norm(H, attended, norm.weight, norm.bias, norm.eps, drop)
-        narrow = self.narrow
-        branch = gelu_dropout_linear(_linear(self.widen, normed), narrow.weight, narrow.bias, drop)
+        branch = gelu_dropout_linear(linear(normed, *_parts(self.widen)), *_parts(self.narrow), drop)
         result: Tensor = add_dropout(H, branch, drop)
         return result
 
@@ -150,6 +150,10 @@ class EncoderLayer(nn.Module):
         split = qkv.view(B, T, 3, self.num_heads, width // 3 // self.num_heads)
         q, k, v = split.permute(2, 0, 3, 1, 4)  # each (B, heads, T, d)
         return F.scaled_dot_product_attention(q, k, v, dropout_p=drop).transpose(1, 2).reshape(B, T, width // 3)
+
+
+def _parts(layer: nn.Linear) -> tuple[Tensor, Tensor]:
+    return layer.weight, layer.bias
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:

@@ -218,14 +218,46 @@ class GeluDropoutLinear(torch.autograd.Function):
         d_out = gradients[0].reshape(-1, weight.shape[0])
         between = _elementwise(x, x, ctx.numbers, gelu=True, backward=False).view(-1, weight.shape[1])
         d_weight = (d_out.t() @ between).to(weight.dtype)
-        d_between = torch.mm(d_out, weight.to(x.dtype), out=between)  # its memory is free again
-        d_x = _elementwise(x, d_between.view(x.shape), ctx.numbers, gelu=True, backward=True)
-        return d_x, d_weight, d_out.sum(dim=0).to(bias.dtype), None
+        # One memory for three things: the product is not needed any more, nor is its gradient after each element.
+        d_between = torch.mm(d_out, weight.to(x.dtype), out=between)
+        d_x = _elementwise(x, d_between, ctx.numbers, gelu=True, backward=True, out=d_between)
+        return d_x.view(x.shape), d_weight, _column_sums(d_out).to(bias.dtype), None
 
 
-def _elementwise(x: Tensor, gradient: Tensor, numbers: tuple[int, int, float], *, gelu: bool, backward: bool) -> Tensor:
+class Linear(torch.autograd.Function):
+    """x Wᵀ + b. The gradient of b is a product with ones, at twice the speed of torch's sum over so many rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """In the precision of x."""
+        ctx.save_for_backward(x, weight, bias)
+        return F.linear(x, weight.to(x.dtype), bias.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of x, W and b."""
+        x, weight, bias = ctx.saved_tensors
+        d_out = gradients[0].reshape(-1, weight.shape[0])
+        d_x = (d_out @ weight.to(x.dtype)).view(x.shape)
+        d_weight = (d_out.t() @ x.reshape(-1, weight.shape[1])).to(weight.dtype)
+        return d_x, d_weight, _column_sums(d_out).to(bias.dtype)
+
+
+def _column_sums(rows: Tensor) -> Tensor:
+    return rows.new_ones(len(rows)) @ rows
+
+
+def _elementwise(
+    x: Tensor,
+    gradient: Tensor,
+    numbers: tuple[int, int, float],
+    *,
+    gelu: bool,
+    backward: bool,
+    out: Tensor | None = None,
+) -> Tensor:
     x = x.contiguous()
-    out = torch.empty_like(x)
+    out = torch.empty_like(x) if out is None else out
     if x.numel():
         grid = (triton.cdiv(x.numel(), 2048),)
         _gelu_dropout[grid](x, gradient, out, x.numel(), *numbers, gelu, backward, 2048, num_warps=8)

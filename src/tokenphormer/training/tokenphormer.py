@@ -19,7 +19,7 @@ from tokenphormer.training.settings import Config
 
 CPU_BYTES = 256 << 20
 """Activations of a micro-batch on a CPU; more would only leave the caches."""
-GPU_BYTES = 4 << 30
+GPU_BYTES = 8 << 30
 """The same on a GPU, where larger products are no faster."""
 
 
