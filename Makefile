@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-all lint bench-walks clean help
+.PHONY: run test test-all lint bench-walks bench-train clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
-run: $(VENV)/ready  ## sample walks on the embedded graph and show their statistics
-	@$(BIN)/tokenphormer walks debian --kind non_backtracking_jump
+run: $(VENV)/ready  ## train on the embedded graph, beside two yardsticks, and write a report
+	@$(BIN)/tokenphormer train debian --compare
 
 test: lint  ## every check and every test but the slow ones
 	$(BIN)/pytest -n 2 --dist loadscope
@@ -23,12 +23,15 @@ lint: $(VENV)/ready  ## style and types
 	$(BIN)/mypy
 
 bench-walks: $(VENV)/ready  ## the walk engine beside its peers
-	$(BIN)/python -m benchmarks.bench_walks
+	$(BIN)/python -m benchmarks.bench_walks $(ARGS)
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
+
+bench-train: $(VENV)/ready  ## tokens and training: time and memory (add ARGS="--device cuda" on a GPU)
+	$(BIN)/python -m benchmarks.bench_train $(ARGS)
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,6 +7,7 @@ from typing import Any
 
 import numba
 import numpy as np
+import pandas as pd
 import torch
 
 from tokenphormer.graph import Graph, Split, make_split
@@ -54,6 +55,23 @@ def tiny_graph(num_nodes: int = 60, num_features: int = 5, seed: int = 0, unlabe
 
 def tiny_split(graph: Graph) -> Split:
     return make_split(graph, seed=1)
+
+
+def write_folder(graph: Graph, folder: Path, split: Split | None = None) -> Path:
+    """The graph as a person would have it: nodes.csv and edges.csv."""
+    assert isinstance(graph.x, np.ndarray)
+    folder.mkdir(parents=True)
+    ids = [graph.id_of(node) for node in range(graph.num_nodes)]
+    nodes: dict[str, Any] = {"id": ids, "label": np.array([*graph.class_names, ""])[graph.y]}
+    if split is not None:
+        parts = {int(node): part for part in ("train", "val", "test") for node in getattr(split, part)}
+        nodes["split"] = [parts.get(node, "") for node in range(graph.num_nodes)]
+    nodes |= {f"x{column}": graph.x[:, column] for column in range(graph.num_features)}
+    pd.DataFrame(nodes).to_csv(folder / "nodes.csv", index=False)
+    source = np.repeat(np.arange(graph.num_nodes), graph.degree)
+    edges = {"source": [ids[v] for v in source], "target": [ids[v] for v in graph.indices]}
+    pd.DataFrame(edges).to_csv(folder / "edges.csv", index=False)
+    return folder
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,0 +1,464 @@
+"""Run folders: what they hold, that it is true, what is refused, and what is left when something breaks."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.tiny import CLASS_NAMES, CPU, contents, tiny_config, tiny_graph, tiny_split, write_folder
+from tokenphormer.classifier import TokenphormerClassifier
+from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
+from tokenphormer.evaluation import runs
+from tokenphormer.evaluation.runs import Summary, free_folder, load_run, predict_run, train_run, write_plots
+from tokenphormer.graph import Graph, Split, load_graph
+from tokenphormer.training.settings import Config
+
+SOURCE = tiny_graph(num_nodes=66, unlabelled=6)
+FILES = {
+    "run.json",
+    "config.yaml",
+    "split.npz",
+    "metrics.json",
+    "predictions.csv",
+    "model.safetensors",
+    "report.html",
+    "model_card.md",
+}
+SEED_FILES = {"model.safetensors", "history.jsonl", "metrics.json", "probabilities.npy"}
+
+
+@dataclass(frozen=True)
+class Run:
+    source: Path
+    graph: Graph
+    split: Split
+    config: Config
+    folder: Path
+    summary: Summary
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run with three seeds on a folder of tables. Tests do not change it."""
+    base = tmp_path_factory.mktemp("run")
+    source = write_folder(SOURCE, base / "mine")
+    graph = load_graph(source)
+    split, config = tiny_split(graph), tiny_config(max_epochs=4, votes=2)
+    summary = train_run(graph, str(source), split, config, base / "out", CPU, seeds=3, command="the command")
+    return Run(source, graph, split, config, base / "out", summary)
+
+
+def train(out: Path, graph: Graph | None = None, split: Split | None = None, **options: Any) -> Summary:
+    graph = graph or tiny_graph()
+    config = options.pop("config", tiny_config(max_epochs=2))
+    return train_run(graph, "somewhere", split or tiny_split(graph), config, out, CPU, **options)
+
+
+def read(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, dtype={"id": str, "label": str, "split": str}, keep_default_na=False)
+
+
+# ---------------------------------------------------------------- what is in it
+
+
+def test_the_files(run: Run) -> None:
+    expected = FILES | {f"seeds/{seed}/{name}" for seed in range(3) for name in SEED_FILES}
+    assert contents(run.folder).keys() == expected
+
+
+def test_the_manifest_tells_the_truth(run: Run) -> None:
+    manifest = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    hashes = {name: hashlib.sha256((run.folder / name).read_bytes()).hexdigest() for name in FILES - {"run.json"}}
+    assert manifest["files"] == hashes
+    assert manifest["format"] == 1
+    assert manifest["command"] == "the command"
+    assert (manifest["config"], manifest["split"]) == (run.config.hash, run.split.hash)
+    assert manifest["graph"] == {
+        "source": str(run.source),
+        "name": "mine",
+        "directed": False,
+        "fingerprint": run.graph.fingerprint,
+    }
+    assert {"python", "torch", "tokenphormer", "platform"} <= manifest["environment"].keys()
+
+
+def test_settings_and_split_can_be_read_again(run: Run) -> None:
+    assert Config.from_yaml(run.folder / "config.yaml") == run.config
+    assert Split.load(run.folder / "split.npz").hash == run.split.hash
+
+
+def test_predictions_speak_the_language_of_the_user(run: Run) -> None:
+    table = read(run.folder / "predictions.csv")
+    assert table["id"].tolist() == [SOURCE.id_of(node) for node in range(66)]
+    assert set(table["predicted"]) <= set(CLASS_NAMES)
+    assert table["label"].tolist() == [CLASS_NAMES[c] if c >= 0 else "" for c in SOURCE.y]
+    assert table.columns.tolist() == [
+        "id",
+        "label",
+        "split",
+        "predicted",
+        "probability",
+        *[f"p:{name}" for name in run.graph.class_names],
+    ]
+    for part in ("train", "val", "test"):
+        assert np.flatnonzero(table["split"] == part).tolist() == getattr(run.split, part).tolist()
+    assert (table["split"][60:] == "").all()
+
+
+def test_metrics_are_those_of_the_predictions(run: Run) -> None:
+    table = read(run.folder / "predictions.csv")
+    metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
+    best = json.loads((run.folder / "seeds" / str(metrics["best_seed"]) / "metrics.json").read_text(encoding="utf-8"))
+    for part in ("train", "val", "test"):
+        rows = table[table["split"] == part]
+        assert best["metrics"][part]["accuracy"] == pytest.approx((rows["label"] == rows["predicted"]).mean())
+        assert best["metrics"][part]["count"] == len(rows)
+    probabilities = table[[f"p:{name}" for name in run.graph.class_names]].to_numpy()
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(probabilities.max(axis=1), table["probability"], atol=1e-6)
+    assert [run.graph.class_names[c] for c in probabilities.argmax(axis=1)] == table["predicted"].tolist()
+
+
+def test_the_best_seed_is_chosen_on_validation(run: Run) -> None:
+    metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
+    chosen = run.folder / "seeds" / str(metrics["best_seed"])
+    assert run.summary.val_accuracy[metrics["best_seed"]] == max(run.summary.val_accuracy)
+    assert (run.folder / "model.safetensors").read_bytes() == (chosen / "model.safetensors").read_bytes()
+
+
+def test_three_seeds_give_mean_and_deviation(run: Run) -> None:
+    accuracy = run.summary.test_accuracy
+    found = run.summary.to_json()
+    assert len(accuracy) == 3
+    assert found["test_accuracy"] == pytest.approx(np.mean(accuracy))
+    assert found["test_accuracy_std"] == pytest.approx(np.std(accuracy, ddof=1))
+    text = f"{100 * np.mean(accuracy):.2f}% ± {100 * np.std(accuracy, ddof=1):.2f} test accuracy, 3 seeds"
+    assert run.summary.accuracy_text() == text
+    seeds = [(run.folder / "seeds" / str(seed) / "model.safetensors").read_bytes() for seed in range(3)]
+    assert len(set(seeds)) == 3
+    assert (
+        json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))["test_accuracy"] == found["test_accuracy"]
+    )
+
+
+def test_the_report_and_the_card_name_the_result(run: Run) -> None:
+    page = (run.folder / "report.html").read_text(encoding="utf-8")
+    best = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))["best_seed"]
+    assert f"{100 * run.summary.test_accuracy[best]:.1f} %" in page
+    assert "<b>plain</b>" not in page
+    assert "&lt;b&gt;plain&lt;/b&gt;" in page
+    card = (run.folder / "model_card.md").read_text(encoding="utf-8")
+    assert f"test: accuracy {run.summary.test_accuracy[best]:.4f}" in card
+
+
+def test_history_has_a_row_for_each_epoch(run: Run) -> None:
+    lines = (run.folder / "seeds" / "1" / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == list(range(1, run.summary.epochs[1] + 1))
+
+
+def test_figures_on_request(run: Run, tmp_path: Path) -> None:
+    copy = shutil.copytree(run.folder, tmp_path / "copy")
+    write_plots(copy, run.graph)
+    assert len(list((copy / "plots").glob("*.png"))) == 3
+
+
+def test_no_test_nodes(tmp_path: Path) -> None:
+    graph = tiny_graph()
+    summary = train(tmp_path / "out", graph, Split(range(40), range(40, 60), []))
+    assert summary.test_accuracy == []
+    assert summary.to_json()["test_accuracy"] is None
+    assert "validation accuracy (the split has no test nodes)" in summary.accuracy_text()
+    assert (tmp_path / "out" / "run.json").exists()
+
+
+# ---------------------------------------------------------------- predicting
+
+
+def predict(run: Run, out: Path, source: Path | None = None, ids: Path | None = None) -> pd.DataFrame:
+    predict_run(run.folder, None if source is None else str(source), out, ids, "cpu", False, False)
+    return read(out) if out.suffix == ".csv" else pd.read_parquet(out)
+
+
+def test_predictions_on_the_own_graph_are_those_of_the_run(run: Run, tmp_path: Path) -> None:
+    again, before = predict(run, tmp_path / "p.csv"), read(run.folder / "predictions.csv")
+    pd.testing.assert_frame_equal(again, before.drop(columns="split"), check_exact=False, atol=1e-6)
+    assert predict_run(run.folder, None, tmp_path / "q.csv", None, "cpu", False, False) == (66, "mine")
+
+
+def test_predictions_as_parquet(run: Run, tmp_path: Path) -> None:
+    found = predict(run, tmp_path / "p.parquet")
+    csv = predict(run, tmp_path / "p.csv")
+    assert found["id"].tolist() == csv["id"].tolist()
+    assert found["predicted"].tolist() == csv["predicted"].tolist()
+    np.testing.assert_allclose(found["probability"], csv["probability"], atol=1e-6)
+
+
+def test_predictions_on_a_graph_never_seen(run: Run, tmp_path: Path) -> None:
+    new = tiny_graph(num_nodes=45, seed=7, node_ids=[f"new{node}" for node in range(45)])
+    found = predict(run, tmp_path / "p.csv", write_folder(new, tmp_path / "new"))
+    assert found["id"].tolist() == [f"new{node}" for node in range(45)]
+    accuracy = (found["predicted"].to_numpy() == np.array(CLASS_NAMES)[new.y]).mean()
+    assert accuracy > 0.6  # a third would be chance
+
+
+def test_predictions_for_some_nodes(run: Run, tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    ids.write_text(f"{SOURCE.id_of(65)}\n{SOURCE.id_of(3)}\n", encoding="utf-8")
+    found, whole = predict(run, tmp_path / "p.csv", ids=ids), read(run.folder / "predictions.csv")
+    assert found["id"].tolist() == [SOURCE.id_of(65), SOURCE.id_of(3)]
+    np.testing.assert_allclose(found["probability"], whole["probability"][[65, 3]], atol=1e-6)
+
+
+def test_predictions_that_are_refused(run: Run, tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    ids.write_text("nobody\n")
+    narrow = write_folder(tiny_graph(num_features=3), tmp_path / "narrow")
+    (tmp_path / "old.csv").write_text("precious")
+    before = contents(tmp_path)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"ids": ids}, r"ids\.txt, line 1: graph 'mine' has no node 'nobody'"),
+        ({"source": narrow}, "the model was trained on 5 features, graph 'narrow' has 3"),
+        ({"out": tmp_path / "p.txt"}, "expected a name that ends in .csv or .parquet"),
+        ({"out": tmp_path / "old.csv"}, "exists already"),
+        ({"source": tmp_path / "absent"}, "neither a dataset nor an existing path"),
+    ]
+    for options, message in cases:
+        with pytest.raises(InputError, match=message):
+            predict(run, **({"out": tmp_path / "p.csv"} | options))
+    assert contents(tmp_path) == before
+
+
+def test_a_graph_that_changed_on_disk(run: Run, tmp_path: Path) -> None:
+    source = shutil.copytree(run.source, tmp_path / "mine")
+    copy = shutil.copytree(run.folder, tmp_path / "run")
+    manifest = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    manifest["graph"]["source"] = str(source)
+    (copy / "run.json").write_text(json.dumps(manifest), encoding="utf-8")
+    assert predict_run(copy, None, tmp_path / "a.csv", None, "cpu", False, False)[0] == 66
+    lines = (source / "edges.csv").read_text(encoding="utf-8").splitlines()
+    (source / "edges.csv").write_text("\n".join(lines[:-8]), encoding="utf-8")
+    with pytest.raises(InputError, match="is not the graph that the run was trained on any more"):
+        predict_run(copy, None, tmp_path / "b.csv", None, "cpu", False, False)
+    assert predict_run(copy, str(source), tmp_path / "c.csv", None, "cpu", False, False)[0] == 66
+
+
+def test_a_directed_graph_stays_directed(tmp_path: Path) -> None:
+    source = write_folder(SOURCE, tmp_path / "mine")
+    graph = load_graph(source, directed=True)
+    train_run(graph, str(source), tiny_split(graph), tiny_config(max_epochs=1), tmp_path / "out", CPU)
+    assert predict_run(tmp_path / "out", None, tmp_path / "p.csv", None, "cpu", False, False) == (66, "mine")
+
+
+# ---------------------------------------------------------------- runs that are damaged or of another kind
+
+
+def damage(run: Run, folder: Path, name: str, content: bytes | None) -> Path:
+    copy = shutil.copytree(run.folder, folder / "copy")
+    (copy / name).unlink()
+    if content is not None:
+        (copy / name).write_bytes(content)
+    return copy
+
+
+@pytest.mark.parametrize("place", [9, 0.5, -1])
+def test_a_bit_flipped_in_the_weights(run: Run, tmp_path: Path, place: float) -> None:
+    content = bytearray((run.folder / "model.safetensors").read_bytes())
+    content[int(place * len(content)) if place == 0.5 else int(place)] ^= 4
+    copy = damage(run, tmp_path, "model.safetensors", bytes(content))
+    with pytest.raises(InputError, match="not the file that the run wrote"):
+        load_run(copy)
+    with pytest.raises(InputError, match=r"model\.safetensors: "):
+        TokenphormerClassifier.from_pretrained(copy)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"holds no finished run \(run\.json is missing\)"),
+        (b"", "not a manifest of a run"),
+        (b"[]", "not a manifest of a run"),
+        (b"{}", "not a manifest of a run"),
+        (b'{"format": 1}', "not a manifest of a run"),
+        (b'{"format": 1, "files": {"model.safetensors": "0"}}', "not a manifest of a run"),
+        (b'{"format": 2}', "a run of format 2; this version reads format 1"),
+        (b"\xff\xfe", "not a manifest of a run"),
+    ],
+)
+def test_manifests_of_another_kind(run: Run, tmp_path: Path, content: bytes | None, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_run(damage(run, tmp_path, "run.json", content))
+
+
+def test_folders_without_a_run(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        load_run(tmp_path / "absent")
+    with pytest.raises(InputError, match="is missing or not the file"):
+        load_run(damage(run, tmp_path, "model.safetensors", None))
+
+
+# ---------------------------------------------------------------- folders that are taken
+
+
+def test_a_finished_folder_is_left_alone(run: Run) -> None:
+    before = contents(run.folder)
+    for resume in (False, True):
+        with pytest.raises(InputError, match="holds a finished run; choose another folder with --out"):
+            train(run.folder, resume=resume)
+    assert contents(run.folder) == before
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, resume: bool) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match="is not empty and holds no run; choose another folder with --out"):
+        train(tmp_path, resume=resume)
+    with pytest.raises(InputError, match=r"thesis\.tex: is a file; expected the name of a folder"):
+        train(tmp_path / "thesis.tex", resume=resume)
+    assert contents(tmp_path) == {"thesis.tex": b"precious"}
+
+
+def test_an_empty_folder_is_fine_and_no_seeds_are_not(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--seeds 0: expected at least 1"):
+        train(tmp_path, seeds=0)
+    assert not contents(tmp_path)
+    train(tmp_path)
+    assert (tmp_path / "run.json").exists()
+
+
+def stop_at(number: int) -> Any:
+    """Ctrl-C in the second epoch of the seed with this number."""
+
+    def after_epoch(seed_number: int, trainer: Any) -> None:
+        if (seed_number, trainer.progress.epoch) == (number, 2):
+            raise KeyboardInterrupt
+
+    return after_epoch
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    config = tiny_config(max_epochs=3, fresh_walks=True)
+    with pytest.raises(InterruptedTrainingError, match=r"stopped in epoch 3; .*; run the same command with --resume"):
+        train(tmp_path / "a", seeds=2, config=config, after_epoch=stop_at(1))
+    assert not (tmp_path / "a" / "run.json").exists()
+    (tmp_path / "a" / "seeds" / "1" / ".checkpoint.safetensors.99.partial").write_text("what a kill leaves")
+    with pytest.raises(InputError, match="holds a run that was stopped; add --resume to go on"):
+        train(tmp_path / "a", seeds=2, config=config)
+    resumed = train(tmp_path / "a", seeds=2, config=config, resume=True)
+    unbroken = train(tmp_path / "b", seeds=2, config=config)
+    assert resumed.test_accuracy == unbroken.test_accuracy
+    one, other = contents(tmp_path / "a"), contents(tmp_path / "b")
+    assert one.keys() == other.keys()
+    for name in ("predictions.csv", "model.safetensors", "seeds/1/model.safetensors"):
+        assert one[name] == other[name], name
+
+
+def test_going_on_with_something_else_is_refused(tmp_path: Path) -> None:
+    graph, config = tiny_graph(), tiny_config(max_epochs=2)
+    with pytest.raises(InterruptedTrainingError):
+        train(tmp_path, graph, seeds=2, config=config, after_epoch=stop_at(1))
+    before = contents(tmp_path)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"config": config.replace({"dropout": 0.2})}, "was begun with other settings than these"),
+        ({"split": Split(range(30), range(30, 60), [])}, "was begun with another split"),
+        ({"graph": tiny_graph(x=np.ones((60, 5)))}, r"seeds/0: was trained on another graph than this"),
+    ]
+    for options, message in cases:
+        with pytest.raises(InputError, match=message):
+            train(tmp_path, **({"graph": graph, "config": config, "seeds": 2, "resume": True} | options))
+    assert contents(tmp_path) == before
+    (tmp_path / "seeds" / "0" / "metrics.json").write_text("{")
+    with pytest.raises(InputError, match=r"metrics\.json: not the metrics of a seed; delete .*0 to train it anew"):
+        train(tmp_path, graph, config=config, seeds=2, resume=True)
+
+
+def test_stopped_while_the_report_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "write_report", interrupt)
+        with pytest.raises(InterruptedTrainingError, match=r"^stopped; run the same command with --resume to go on$"):
+            train(tmp_path)
+    assert not (tmp_path / "run.json").exists()
+    train(tmp_path, resume=True)
+    assert (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize("place", range(0, 12, 2))
+def test_a_full_disk_leaves_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    """The disk is full from the n-th file on; with room again, the run can be gone on with."""
+    synced, left = os.fsync, [place]
+
+    def fsync(number: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(ResourceError, match="cannot write .*: No space left on device"):
+            train(tmp_path / "out")
+    assert not (tmp_path / "out" / "run.json").exists()
+    assert not list(tmp_path.rglob("*.partial"))
+    train(tmp_path / "out", resume=True)
+    assert (tmp_path / "out" / "run.json").exists()
+
+
+def test_names_of_folders(tmp_path: Path) -> None:
+    assert free_folder(tmp_path, "a/b c", False) == tmp_path / "a_b_c"
+    assert free_folder(tmp_path, "..", False).parent == tmp_path
+    for name in ("g", "g-2"):
+        assert free_folder(tmp_path, "g", False) == tmp_path / name
+        (tmp_path / name).mkdir()
+    assert free_folder(tmp_path, "g", True) == tmp_path / "g-2"
+    assert free_folder(tmp_path, "new", True) == tmp_path / "new"
+
+
+# ---------------------------------------------------------------- odd graphs
+
+
+def test_nodes_without_any_edge(tmp_path: Path) -> None:
+    graph = tiny_graph(edge_index=np.zeros((2, 0), np.int64))
+    summary = train(tmp_path / "out", graph, config=tiny_config(max_epochs=10), compare=True)
+    assert summary.test_accuracy[0] > 0.6
+    assert [name for name, _ in summary.comparison] == ["logistic regression on features", "two-layer GCN"]
+
+
+def test_features_that_are_all_the_same(tmp_path: Path) -> None:
+    said: list[str] = []
+    train(tmp_path / "out", tiny_graph(x=np.ones((60, 3))), say=said.append)
+    assert said == ["every node has the same features: only the graph's structure can tell nodes apart"]
+
+
+def test_no_features(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no features; give some, or ask for positional encodings \(walk_pe=8\)"):
+        train(tmp_path / "out", tiny_graph(x=None))
+    train(tmp_path / "with", tiny_graph(x=None), config=tiny_config(walk_pe=4, max_epochs=2), compare=True)
+    assert (tmp_path / "with" / "run.json").exists()
+
+
+def test_one_class(tmp_path: Path) -> None:
+    graph = tiny_graph(y=np.zeros(60, int), class_names=("only",))
+    with pytest.raises(InputError, match="there is 1 class"):
+        train(tmp_path / "out", graph)
+
+
+def test_a_class_without_nodes_and_one_with_a_single_node(tmp_path: Path) -> None:
+    y = np.arange(60) % 2
+    y[0] = 2
+    graph = tiny_graph(y=y, class_names=("a", "b", "single", "nobody"))
+    said: list[str] = []
+    train(tmp_path / "out", graph, say=said.append)
+    assert said[0].startswith("no training node is of class nobody")
+    assert (tmp_path / "out" / "run.json").exists()
