@@ -7,6 +7,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # tests run side by side; see cli.py
+
 import pytest
 import torch
 

@@ -20,6 +20,7 @@ PUBLIC = [
     "InputError",
     "ResourceError",
     "Split",
+    "TokenphormerClassifier",
     "TokenphormerError",
     "__version__",
     "load_graph",

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tokenphormer.classifier import TokenphormerClassifier
     from tokenphormer.errors import DatasetMissingError, InputError, ResourceError, TokenphormerError
     from tokenphormer.graph.datasets import load_graph
     from tokenphormer.graph.graph import Graph
@@ -27,6 +28,7 @@ _HOME = {
     "InputError": "errors",
     "ResourceError": "errors",
     "Split": "graph.splits",
+    "TokenphormerClassifier": "classifier",
     "TokenphormerError": "errors",
     "load_graph": "graph.datasets",
     "make_split": "graph.splits",
@@ -39,6 +41,7 @@ __all__ = [
     "InputError",
     "ResourceError",
     "Split",
+    "TokenphormerClassifier",
     "TokenphormerError",
     "__version__",
     "load_graph",

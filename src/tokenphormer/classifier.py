@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
@@ -27,7 +26,7 @@ from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import predict
 from tokenphormer.training.settings import Config
 from tokenphormer.training.tokenphormer import TokenphormerMethod
-from tokenphormer.walks.sampling import choose_device
+from tokenphormer.walks.sampling import check_device, choose_device
 
 WEIGHTS_FILE = "model.safetensors"
 _NO_EDGES = np.zeros((2, 0), np.int64)
@@ -76,11 +75,13 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         classes = None
         if not isinstance(graph, Graph):
             graph, split, classes = self._read_table(graph, split, config.seed)
+        elif hasattr(self, "feature_names_in_"):  # of a table that it was fitted on before
+            del self.feature_names_in_
         if split is None:
             split = make_split(graph, seed=config.seed)
         if not isinstance(split, Split):
             raise InputError(f"fit: expected a Split beside a Graph, got {type(split).__name__}; see make_split")
-        fitted = fit_tokenphormer(graph, split, config, torch.device(choose_device(self.device)))
+        fitted = fit_tokenphormer(graph, split, config, check_device(choose_device(self.device)))
         self._take(fitted, graph, split, config)
         if classes is not None:
             self.classes_ = classes
@@ -157,7 +158,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             raise InputError(
                 f"the model was trained on {self.n_features_in_} features, graph '{on.name}' has {on.num_features}"
             )
-        device = torch.device(choose_device(self.device))
+        device = check_device(choose_device(self.device))
         return TokenphormerMethod(on, self.config_, len(self.classes_), device, weights=self.weights_), on
 
     # ---------------------------------------------------------------- files
@@ -187,6 +188,8 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             loaded = cls(**Config().replace(values).__dict__, device=device)
             classes: Any = meta["classes"]
             loaded.classes_ = np.array(classes)
+            if loaded.classes_.ndim != 1:
+                raise ValueError(f"classes: expected a list, got shape {loaded.classes_.shape}")
             loaded.n_features_in_ = int(str(meta["num_features"]))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: its description is not one of this version ({error})") from error

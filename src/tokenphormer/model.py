@@ -28,12 +28,17 @@ class ModelSettings:
     """The shape of the model. Defaults are the authors'."""
 
     hidden_channels: int = 512
+    """Width of the model: numbers that stand for one token."""
     num_layers: int = 1
+    """Transformer layers."""
     num_heads: int = 1
+    """Attention heads; they share `hidden_channels` equally."""
     ffn_channels: int = 0
     """Width of the feed-forward network; 0 is twice `hidden_channels`."""
     dropout: float = 0.1
+    """Share of numbers set to zero in training: after attention, and in and after the feed-forward network."""
     attention_dropout: float = 0.1
+    """The same for attention weights."""
     feature_dropout: float = 0.0
     """Dropout of the features themselves, before they are projected; the paper has none."""
     final_norm: bool = False

@@ -118,8 +118,10 @@ def test_the_checkpoint_of_a_training_that_is_over(tmp_path: Path, unbroken: Fit
 
 
 def test_checkpoints_change_nothing(tmp_path: Path, unbroken: Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert_same(fit(tmp_path / "c.safetensors"), unbroken)
     assert not contents(tmp_path)  # 20 seconds were not over
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     monkeypatch.setattr(fit_module, "CHECKPOINT_SECONDS", -1.0)
     assert_same(fit(tmp_path / "c.safetensors"), unbroken)
     assert list(contents(tmp_path)) == ["c.safetensors"]
@@ -254,7 +256,7 @@ def test_safetensors_of_other_people(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     path = tmp_path / "foreign.safetensors"
-    for metadata in (None, {}, {"format": "pt"}, {"tokenphormer": "{"}, {"tokenphormer": "[]", "sha256": "0"}):
+    for metadata in (None, {}, {"format": "pt"}, {"tokenphormer": "0 {"}, {"tokenphormer": "0 []"}):
         save_file({"weight": torch.zeros(2)}, path, metadata=metadata)
         with pytest.raises(InputError, match=r"foreign\.safetensors: "):
             load_tensors(path)
@@ -270,6 +272,12 @@ def test_weights_that_do_not_fit(checkpoint: Path, tmp_path: Path) -> None:
     save_tensors(path, tensors, meta | {"format": 2})
     with pytest.raises(InputError, match=r"format 2; this version reads format 1\. Delete this checkpoint"):
         fit(path)
+
+
+def test_the_same_content_is_the_same_file(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        save_tensors(tmp_path / name, {"x": torch.ones(3), "y": torch.zeros(2)}, {"one": 1, "two": 2})
+    assert len(set(contents(tmp_path).values())) == 1
 
 
 def test_tensors_come_back_as_they_were(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ COMMON: dict[str, Any] = {
     "ffn_channels": 1024,
     "dropout": 0.1,
     "attention_dropout": 0.1,
+    "feature_dropout": 0.0,
     "final_norm": False,
     "learning_rate": 5e-3,
     "end_learning_rate": 1e-4,

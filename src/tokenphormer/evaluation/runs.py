@@ -17,6 +17,7 @@ import json
 import platform
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -119,6 +120,9 @@ def train_run(
         raise InterruptedTrainingError(f"{stop}; {HOW_TO_GO_ON}", stop.signal) from stop
     except KeyboardInterrupt as stop:  # while something else than the epochs was going on
         raise InterruptedTrainingError(f"stopped; {HOW_TO_GO_ON}") from stop
+    except InputError:
+        _let_go(out)
+        raise
 
 
 def _finish(
@@ -173,6 +177,17 @@ def _claim(out: Path, split: Split, config: Config, seeds: int, resume: bool) ->
     else:
         _write_text(out / "config.yaml", config.to_yaml())
     split.save(out / "split.npz")
+
+
+def _let_go(out: Path) -> None:
+    """Give the folder back if nothing was trained in it, so that the mended command can have it."""
+    if any(path.is_file() for path in (out / "seeds").rglob("*")):
+        return
+    for name in ("config.yaml", "split.npz"):
+        (out / name).unlink(missing_ok=True)
+    for folder in (*(out / "seeds").glob("*"), out / "seeds", out):
+        with suppress(OSError):  # there may be something of somebody else's in it
+            folder.rmdir()
 
 
 def _one_seed(
@@ -433,7 +448,7 @@ def _history(folder: Path) -> list[dict[str, float]]:
 
 def free_folder(parent: Path, name: str, resume: bool) -> Path:
     """parent/NAME, or parent/NAME-2 and so on, the first that is free; to resume, the last that is not."""
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name) or "graph"
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".") or "graph"
     number, last = 1, parent / safe
     while (folder := parent / (safe if number == 1 else f"{safe}-{number}")).exists():
         number, last = number + 1, folder

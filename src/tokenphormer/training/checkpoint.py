@@ -25,7 +25,8 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], meta: dict[str, o
     text = json.dumps({"format": FORMAT, **meta})
     with atomic_path(path) as temporary:
         try:
-            save_file(plain, temporary, metadata={"tokenphormer": text, "sha256": _hash(plain, text)})
+            # One entry for both: of several, safetensors writes now this one first and now that one.
+            save_file(plain, temporary, metadata={"tokenphormer": f"{_hash(plain, text)} {text}"})
         except SafetensorError as error:
             raise ResourceError(f"cannot write {path}: {error}") from error
 
@@ -41,10 +42,10 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, object]
         raise InputError(f"{path}: no such file")
     try:
         with safe_open(path, framework="pt") as file:
-            known = file.metadata() or {}
-            meta = json.loads(known["tokenphormer"])
+            expected, _, text = (file.metadata() or {})["tokenphormer"].partition(" ")
+            meta = json.loads(text)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
-        changed = _hash(tensors, known["tokenphormer"]) != known["sha256"]
+        changed = _hash(tensors, text) != expected
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a readable file of weights, perhaps truncated ({error})") from error
     if changed or not isinstance(meta, dict):

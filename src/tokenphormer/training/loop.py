@@ -293,11 +293,11 @@ def _too_little_memory(error: Exception) -> ResourceError:
 
 
 def _check_labels(train: Labelled, val: Labelled, num_classes: int) -> None:
+    if num_classes < 2:
+        raise InputError(f"there is {num_classes} class; telling classes apart takes at least 2")
     for name, part in (("train", train), ("val", val)):
         if not len(part.nodes):
             raise InputError(f"the split's part '{name}' has no labelled node; training needs some")
-    if num_classes < 2:
-        raise InputError(f"there is {num_classes} class; telling classes apart takes at least 2")
     if len(np.unique(train.classes)) < 2:
         raise InputError("all training nodes are of one class; there is nothing to tell apart")
 

@@ -28,7 +28,7 @@ SMALL: dict[str, object] = {
     "warmup_updates": 20,
     "decay_updates": 300,
     "weight_decay": 0.1,
-    "patience": 40,
+    "patience": 30,
     "max_epochs": 300,
 }
 

@@ -34,16 +34,23 @@ class TrainingSettings:
     learning_rate: float = 5e-3
     """The highest, reached after the warm-up."""
     end_learning_rate: float = 1e-4
+    """The lowest, from `decay_updates` on."""
     warmup_updates: int = 400
+    """Updates of the weights over which the learning rate rises from 0, in a line."""
     decay_updates: int = 1000
     """Update at which the polynomial decay has come down to `end_learning_rate`."""
     decay_power: float = 1.0
+    """Shape of the decay; 1 is a line."""
     weight_decay: float = 1e-5
+    """AdamW's: how strongly weights are drawn to zero."""
     batch_size: int = 2000
+    """Training nodes to one update; memory does not limit it, since a batch is worked off in pieces."""
     max_epochs: int = 2000
+    """Passes over the training nodes at most."""
     patience: int = 50
     """Epochs without a better validation accuracy (or an equal one with a lower loss) before stopping."""
     label_smoothing: float = 0.0
+    """Share of the label that is spread over all classes."""
     class_weights: Literal["none", "balanced"] = "none"
     """`balanced` weighs each class by the inverse of its share of the training nodes."""
     gradient_clip: float = 0.0
@@ -57,6 +64,7 @@ class TrainingSettings:
     deterministic: bool = False
     """Only deterministic algorithms, also on GPUs."""
     seed: int = 0
+    """Of weights, walks, dropout and the order of batches; splits have their own."""
 
     def __post_init__(self) -> None:
         at_least = {"batch_size": 1, "max_epochs": 1, "patience": 1, "votes": 1, "warmup_updates": 0}

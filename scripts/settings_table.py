@@ -1,0 +1,119 @@
+"""Print docs/settings.md: every setting, its defaults and what it means, as the source has them.
+
+    python scripts/settings_table.py > docs/settings.md
+
+Meanings are the strings below the fields of the settings' dataclasses. A test compares page and source.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import sys
+import typing
+from typing import Any
+
+import yaml
+
+from tokenphormer.model import ModelSettings
+from tokenphormer.tokens import TokenSettings
+from tokenphormer.training import Config, TrainingSettings
+from tokenphormer.training.presets import CONFIGS, SMALL
+
+GROUPS: dict[str, type] = {"Tokens": TokenSettings, "Model": ModelSettings, "Training": TrainingSettings}
+
+HEAD = """\
+# Settings
+
+<!-- Written by scripts/settings_table.py from the source; change it there. -->
+
+Every setting of `tokenphormer train`, of a YAML file for `--config`, and of `TokenphormerClassifier`. The values that
+a run had are in its `config.yaml`.
+
+```bash
+tokenphormer train debian --out run --set max_epochs=1 --set hidden_channels=16 --set num_walks=2
+```
+
+A value comes from the first of these that gives one:
+
+1. `--set name=value`
+2. with `--config FILE`: the file, then the default
+3. on a CPU: the column of that name, for a model that trains in minutes
+4. on a GPU, for a dataset of the paper: the file that ships for it (see below)
+5. the default, which is the paper's or its authors' wherever they give one
+
+From Python, `Config()` and `TokenphormerClassifier()` have the defaults on any device. A name that is no setting is an
+error, and so is a value of the wrong kind.
+"""
+
+PAPER = """\
+## The paper's datasets
+
+One file each in `src/tokenphormer/training/configs/`, with the published result, and a remark on every line that the
+paper does not give. Where a file differs from the defaults:
+"""
+
+
+def meanings(settings: type) -> dict[str, str]:
+    """What the source says of each field: the string that follows it, or else its name in words."""
+    (definition,) = ast.parse(inspect.getsource(settings)).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    name = ""
+    for statement in definition.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name = statement.target.id
+            found[name] = f"{name.replace('_', ' ').capitalize()}."
+        elif name and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            found[name] = " ".join(str(statement.value.value).split())
+            name = ""
+        else:
+            name = ""
+    return found
+
+
+def show(value: object) -> str:
+    """A value as YAML has it."""
+    if isinstance(value, list | tuple):
+        return f"`[{', '.join(map(str, value))}]`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def rows(settings: type) -> list[str]:
+    """The lines of a group's table."""
+    kinds, said = typing.get_type_hints(settings), meanings(settings)
+    lines = ["| setting | default | on a CPU | |", "|---|---|---|---|"]
+    for field in dataclasses.fields(settings):
+        choices = typing.get_args(kinds[field.name]) if typing.get_origin(kinds[field.name]) is typing.Literal else ()
+        unsaid = [f"`{choice}`" for choice in choices if f"`{choice}`" not in said[field.name]]
+        meaning = said[field.name] + (f" One of {', '.join(f'`{choice}`' for choice in choices)}." if unsaid else "")
+        small = show(SMALL[field.name]) if SMALL.get(field.name, field.default) != field.default else ""
+        lines.append(f"| `{field.name}` | {show(field.default)} | {small} | {meaning} |")
+    return lines
+
+
+def differences() -> list[str]:
+    """How the shipped files differ from the defaults."""
+    usual = Config().to_dict()
+    lines = ["| dataset | settings |", "|---|---|"]
+    for path in sorted(CONFIGS.glob("*.yaml")):
+        values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        own = Config.from_yaml(path).to_dict()
+        # A width of 1,024 and one of "twice the hidden channels" are the same.
+        other = [name for name in values if own[name] != usual[name] and name != "ffn_channels"]
+        lines.append(f"| {path.stem} | {', '.join(f'`{name}` {show(own[name])}' for name in other) or 'none'} |")
+    return lines
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for title, settings in GROUPS.items():
+        parts.append("\n".join([f"## {title}", "", *rows(settings), ""]))
+    parts.append("\n".join([PAPER, *differences(), ""]))
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,296 @@
+"""`TokenphormerClassifier`: scikit-learn's habits on graphs and tables, and files that give the same answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+from safetensors import safe_open
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from tests.tiny import CLASS_NAMES, TINY, contents, tiny_graph, tiny_split
+from tokenphormer import InputError, Split, TokenphormerClassifier
+from tokenphormer.training.checkpoint import load_tensors, save_tensors
+from tokenphormer.training.settings import Config
+
+GRAPH = tiny_graph()
+SPLIT = tiny_split(GRAPH)
+
+
+def classifier(**changes: Any) -> TokenphormerClassifier:
+    return TokenphormerClassifier(**(TINY | {"max_epochs": 8, "device": "cpu"} | changes))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> TokenphormerClassifier:
+    return classifier().fit(GRAPH, SPLIT)
+
+
+# ---------------------------------------------------------------- on graphs
+
+
+def test_it_learns_and_answers_in_class_names(fitted: TokenphormerClassifier) -> None:
+    assert fitted.classes_.tolist() == list(CLASS_NAMES)
+    assert fitted.n_features_in_ == 5
+    probabilities = fitted.predict_proba()
+    assert probabilities.shape == (60, 3)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    predicted = fitted.predict()
+    assert predicted.tolist() == [CLASS_NAMES[c] for c in probabilities.argmax(axis=1)]
+    assert fitted.score() == np.mean(predicted[SPLIT.test] == np.array(CLASS_NAMES)[GRAPH.y[SPLIT.test]])
+    assert fitted.score() > 0.6
+    assert len(fitted.history_) == fitted.fitted_.progress.epoch
+
+
+def test_some_nodes(fitted: TokenphormerClassifier) -> None:
+    np.testing.assert_allclose(fitted.predict_proba(nodes=[7, 3]), fitted.predict_proba()[[7, 3]], atol=1e-6)
+    assert fitted.predict(GRAPH, [5]).tolist() == fitted.predict()[[5]].tolist()
+    assert fitted.predict_proba(nodes=[]).shape == (0, 3)
+    assert fitted.score(nodes=[0, 1, 2]) in (0, 1 / 3, 2 / 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([60], "nodes: 60, but the graph has nodes 0 to 59"),
+        ([0, -1], "nodes: -1, but"),
+        ([0.5], "expected a list of node indices, got shape .*float64"),
+        (np.ones(60, bool), "turn a mask into indices with numpy.flatnonzero"),
+        ([[1, 2]], r"expected a list of node indices, got shape \(1, 2\)"),
+        (["a"], "expected a list of node indices"),
+    ],
+)
+def test_wrong_nodes(fitted: TokenphormerClassifier, nodes: Any, message: str) -> None:
+    for method in (fitted.predict, fitted.predict_proba, fitted.score):
+        with pytest.raises(InputError, match=message):
+            method(nodes=nodes)
+
+
+def test_another_graph(fitted: TokenphormerClassifier) -> None:
+    new = tiny_graph(num_nodes=45, seed=3)
+    assert fitted.predict(new).shape == (45,)
+    assert fitted.score(new) > 0.5
+    with pytest.raises(InputError, match="the model was trained on 5 features, graph 'tiny' has 3"):
+        fitted.predict(tiny_graph(num_features=3))
+    # An equal graph is answered equally, though its tokens are made anew.
+    np.testing.assert_array_equal(fitted.predict_proba(tiny_graph()), fitted.predict_proba())
+
+
+def test_a_split_of_its_own(fitted: TokenphormerClassifier) -> None:
+    assert classifier(seed=1).fit(GRAPH).split_.hash == tiny_split(GRAPH).hash
+    for split in (GRAPH.y, "stratified", [0, 1]):
+        with pytest.raises(InputError, match="expected a Split beside a Graph"):
+            classifier().fit(GRAPH, split)
+    with pytest.raises(InputError, match="node index 99"):
+        classifier().fit(GRAPH, Split([0, 1, 99], [2], []))
+
+
+# ---------------------------------------------------------------- parameters
+
+
+def test_parameters_are_the_settings() -> None:
+    estimator = classifier(dropout=0.25)
+    parameters = estimator.get_params()
+    assert parameters.keys() == Config().__dict__.keys() | {"device", "random_state"}
+    assert parameters["dropout"] == 0.25
+    assert estimator.set_params(dropout=0.5).dropout == 0.5
+    assert estimator.config == Config(**(TINY | {"max_epochs": 8, "dropout": 0.5}))
+    assert clone(estimator).get_params() == estimator.get_params()
+    assert "dropout=0.5" in repr(estimator)
+
+
+def test_unknown_parameters() -> None:
+    with pytest.raises(TypeError, match="has no parameter 'num_wlks'; nearest: num_walks"):
+        TokenphormerClassifier(num_wlks=3)
+    with pytest.raises(ValueError, match="Invalid parameter 'num_wlks'"):
+        TokenphormerClassifier().set_params(num_wlks=3)
+
+
+def test_bad_values_are_met_in_fit() -> None:
+    """Not before: scikit-learn wants parameters stored unread."""
+    for changes, message in (({"dropout": 2}, "dropout: 2"), ({"random_state": "x"}, "random_state: 'x'")):
+        with pytest.raises(InputError, match=message):
+            classifier(**changes).fit(GRAPH, SPLIT)
+    with pytest.raises(InputError, match="device: 'toaster'"):
+        classifier(device="toaster").fit(GRAPH, SPLIT)
+
+
+def test_random_state() -> None:
+    def weights(**changes: Any) -> torch.Tensor:
+        found: torch.Tensor = classifier(**changes, max_epochs=1).fit(GRAPH, SPLIT).weights_["head.0.weight"]
+        return found
+
+    assert torch.equal(weights(random_state=3), weights(seed=3))
+    assert torch.equal(weights(random_state=np.int64(3), seed=9), weights(seed=3))
+    assert not torch.equal(weights(random_state=3), weights(random_state=4))
+    one, other = (weights(random_state=np.random.RandomState(5)) for _ in range(2))
+    assert torch.equal(one, other)
+
+
+def test_a_random_state_is_drawn_from_once() -> None:
+    estimator = classifier(random_state=np.random.RandomState(5)).fit(GRAPH, SPLIT)
+    expected = int(np.random.RandomState(5).randint(2**31 - 1))
+    assert estimator.config_.seed == expected
+    np.testing.assert_array_equal(estimator.predict_proba(tiny_graph()), estimator.predict_proba())
+
+
+def test_not_fitted_yet(tmp_path: Path) -> None:
+    estimator = classifier()
+    for call in (
+        estimator.predict,
+        estimator.predict_proba,
+        estimator.score,
+        lambda: estimator.save_pretrained(tmp_path),
+    ):
+        with pytest.raises(NotFittedError, match="not fitted yet; call fit first"):
+            call()
+    assert not contents(tmp_path)
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_saved_and_loaded_it_answers_the_same(fitted: TokenphormerClassifier, tmp_path: Path) -> None:
+    fitted.save_pretrained(tmp_path / "model")
+    assert list(contents(tmp_path)) == ["model/model.safetensors"]
+    loaded = TokenphormerClassifier.from_pretrained(tmp_path / "model", device="cpu")
+    np.testing.assert_array_equal(loaded.predict_proba(GRAPH), fitted.predict_proba())
+    assert loaded.predict(GRAPH).tolist() == fitted.predict().tolist()
+    assert loaded.get_params() == fitted.get_params()
+    assert loaded.classes_.tolist() == fitted.classes_.tolist()
+    assert loaded.score(GRAPH, SPLIT.test) == fitted.score()
+    with pytest.raises(InputError, match="has no graph with it; give one to predict on"):
+        loaded.predict()
+    loaded.save_pretrained(tmp_path / "again")
+    again = TokenphormerClassifier.from_pretrained(str(tmp_path / "again"), device="cpu")
+    np.testing.assert_array_equal(again.predict_proba(GRAPH), fitted.predict_proba())
+
+
+def test_what_is_written_is_plain(fitted: TokenphormerClassifier, tmp_path: Path) -> None:
+    fitted.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        meta = json.loads(file.metadata()["tokenphormer"].partition(" ")[2])
+    assert meta["classes"] == list(CLASS_NAMES)
+    assert meta["num_features"] == 5
+    assert Config().replace(meta["config"]) == fitted.config_
+    assert meta["graph"]["fingerprint"] == GRAPH.fingerprint
+
+
+def test_files_that_are_refused(fitted: TokenphormerClassifier, tmp_path: Path) -> None:
+    fitted.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    whole = path.read_bytes()
+    tensors, meta = load_tensors(path)
+    config: Any = meta["config"]
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"config": None}, "its description is not one of this version"),
+        ({"config": config | {"warp": 9}}, "its description is not one of this version"),
+        ({"classes": None}, "its description is not one of this version"),
+        ({"classes": [["a"], ["b"], ["c"]]}, "its description is not one of this version"),
+        ({"num_features": "many"}, "its description is not one of this version"),
+    ]
+    for change, message in changes:
+        save_tensors(path, tensors, meta | change)
+        with pytest.raises(InputError, match=message):
+            TokenphormerClassifier.from_pretrained(tmp_path)
+    for damaged in (b"", whole[:100], whole[:-1], b"PK\3\4" + whole, b"\x80\x04pickled"):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"model\.safetensors: not a readable file of weights, perhaps truncated"):
+            TokenphormerClassifier.from_pretrained(tmp_path)
+    with pytest.raises(InputError, match="no such file"):
+        TokenphormerClassifier.from_pretrained(tmp_path / "absent")
+
+
+def test_weights_of_other_settings(fitted: TokenphormerClassifier, tmp_path: Path) -> None:
+    fitted.save_pretrained(tmp_path)
+    tensors, meta = load_tensors(tmp_path / "model.safetensors")
+    config: Any = meta["config"]
+    for change in ({"config": config | {"num_layers": 2}}, {"classes": ["a", "b"]}):
+        save_tensors(tmp_path / "model.safetensors", tensors, meta | change)
+        with pytest.raises(InputError, match="the weights do not fit the settings"):
+            TokenphormerClassifier.from_pretrained(tmp_path, device="cpu").predict(GRAPH)
+
+
+# ---------------------------------------------------------------- on tables
+
+
+def table(kind: str = "int") -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    assert isinstance(GRAPH.x, np.ndarray)
+    labels: dict[str, Any] = {
+        "int": GRAPH.y + 5,
+        "float": GRAPH.y * 1.0,
+        "bool": GRAPH.y == 0,
+        "text": np.array(["a", "b", "c"])[GRAPH.y],
+        "object": np.array(["a", "b", "c"], dtype=object)[GRAPH.y],
+    }
+    return GRAPH.x, labels[kind]
+
+
+@pytest.mark.parametrize("kind", ["int", "float", "bool", "text", "object"])
+def test_tables_keep_the_type_of_their_labels(kind: str, tmp_path: Path) -> None:
+    X, y = table(kind)
+    estimator = classifier().fit(X, y)
+    assert estimator.predict(X).dtype == y.dtype
+    assert set(estimator.predict(X)) <= set(y)
+    assert estimator.score(X, y) == np.mean(estimator.predict(X) == y) > 0.6
+    estimator.save_pretrained(tmp_path)
+    loaded = TokenphormerClassifier.from_pretrained(tmp_path, device="cpu")
+    assert loaded.predict(X).tolist() == estimator.predict(X).tolist()
+
+
+def test_tables_of_other_shapes() -> None:
+    X, y = table()
+    expected = classifier().fit(X, y).predict_proba(X)
+    for make in (sp.csr_array, sp.coo_array, lambda x: x.tolist()):
+        np.testing.assert_allclose(classifier().fit(make(X), y).predict_proba(make(X)), expected, atol=1e-5)
+    named = pd.DataFrame(X, columns=list("abcde"))
+    estimator = classifier().fit(named, y)
+    assert estimator.feature_names_in_.tolist() == list("abcde")
+    np.testing.assert_allclose(estimator.predict_proba(named), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="feature names should match"):
+        estimator.predict(named[list("bacde")])
+    # Fitted on a graph next, nothing of the table is left.
+    assert not hasattr(estimator.fit(GRAPH, SPLIT), "feature_names_in_")
+
+
+def test_tables_of_few_rows() -> None:
+    X, y = table()
+    with pytest.raises(ValueError, match="1 sample"):
+        classifier().fit(X[:1], y[:1])
+    assert classifier().fit(X[[0, 1, 3]], y[[0, 1, 3]]).predict(X).shape == (60,)
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        classifier().fit(X)
+
+
+# ---------------------------------------------------------------- scikit-learn's own checks
+
+SECOND_ARGUMENT = "its second argument is a split (fit) or nodes (score) as well as labels, and is called so"
+EXPECTED_FAILURES = {
+    "check_fit_score_takes_y": SECOND_ARGUMENT,
+    "check_n_features_in_after_fitting": f"calls score(X, y=y); {SECOND_ARGUMENT}",
+}
+# What a table of a few hundred rows needs to be learned in a moment.
+QUICK = TokenphormerClassifier(
+    hidden_channels=16,
+    num_walks=1,
+    num_hops=1,
+    max_epochs=20,
+    warmup_updates=0,
+    learning_rate=0.02,
+    dropout=0.0,
+    attention_dropout=0.0,
+    device="cpu",
+)
+
+
+@parametrize_with_checks([QUICK], expected_failed_checks=lambda _: EXPECTED_FAILURES)
+def test_scikit_learn_agrees(estimator: TokenphormerClassifier, check: Any) -> None:
+    check(estimator)

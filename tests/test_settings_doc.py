@@ -1,0 +1,46 @@
+"""docs/settings.md is what the source says."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tokenphormer.training import Config
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    path = ROOT / "scripts" / "settings_table.py"
+    spec = importlib.util.spec_from_file_location("settings_table", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_script_prints(script: ModuleType) -> None:
+    written = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert written == script.page(), "run: python scripts/settings_table.py > docs/settings.md"
+
+
+def test_every_setting_stands_in_it_once(script: ModuleType) -> None:
+    lines = script.page().splitlines()
+    for field in dataclasses.fields(Config):
+        assert sum(line.startswith(f"| `{field.name}` |") for line in lines) == 1, field.name
+
+
+def test_meanings_are_read_from_the_source(script: ModuleType) -> None:
+    from tokenphormer.tokens import TokenSettings
+    from tokenphormer.training import TrainingSettings
+
+    assert script.meanings(TokenSettings)["jump_radius"] == "k of the neighbourhood jump walk."
+    found = script.meanings(TrainingSettings)
+    assert found["class_weights"].startswith("`balanced` weighs each class")
+    assert list(found) == [field.name for field in dataclasses.fields(TrainingSettings)]
