@@ -28,8 +28,9 @@ SMALL: dict[str, object] = {
     "warmup_updates": 20,
     "decay_updates": 300,
     "weight_decay": 0.1,
-    "patience": 30,
-    "max_epochs": 300,
+    "batch_size": 1000,
+    "patience": 25,
+    "max_epochs": 200,
 }
 
 
