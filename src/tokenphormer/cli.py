@@ -167,7 +167,8 @@ def train(
     import torch
 
     from tokenphormer.evaluation.live import LiveProgress
-    from tokenphormer.evaluation.runs import free_folder, train_run, write_plots
+    from tokenphormer.evaluation.run_folder import write_plots
+    from tokenphormer.evaluation.runs import free_folder, train_run
     from tokenphormer.graph.datasets import load_graph
     from tokenphormer.training.presets import config_for, split_for
     from tokenphormer.training.settings import parse_overrides

@@ -18,8 +18,9 @@ import pytest
 from tests.tiny import CLASS_NAMES, CPU, contents, tiny_config, tiny_graph, tiny_split, write_folder
 from tokenphormer.classifier import TokenphormerClassifier
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
-from tokenphormer.evaluation import runs
-from tokenphormer.evaluation.runs import Summary, free_folder, load_run, predict_run, train_run, write_plots
+from tokenphormer.evaluation import run_folder
+from tokenphormer.evaluation.run_folder import Summary, load_run, write_plots
+from tokenphormer.evaluation.runs import free_folder, predict_run, train_run
 from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.training.settings import Config
 
@@ -386,7 +387,7 @@ def test_stopped_while_the_report_is_written(tmp_path: Path, monkeypatch: pytest
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "write_report", interrupt)
+        patch.setattr(run_folder, "write_report", interrupt)
         with pytest.raises(InterruptedTrainingError, match=r"^stopped; run the same command with --resume to go on$"):
             train(tmp_path)
     assert not (tmp_path / "run.json").exists()
@@ -468,3 +469,15 @@ def test_a_class_without_nodes_and_one_with_a_single_node(tmp_path: Path) -> Non
     train(tmp_path / "out", graph, say=said.append)
     assert said[0].startswith("no training node is of class nobody")
     assert (tmp_path / "out" / "run.json").exists()
+
+
+def test_every_epoch_is_logged_as_it_ends(tmp_path: Path) -> None:
+    graph, seen = tiny_graph(), []
+
+    def look(number: int, trainer: object) -> None:
+        lines = (tmp_path / "run" / "seeds" / "0" / "history.jsonl").read_text().splitlines()
+        seen.append([json.loads(line)["epoch"] for line in lines])
+
+    train_run(graph, "tiny", tiny_split(graph), tiny_config(), tmp_path / "run", CPU, after_epoch=look)
+    assert seen
+    assert seen == [list(range(1, number + 1)) for number in range(1, len(seen) + 1)]
