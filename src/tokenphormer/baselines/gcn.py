@@ -59,7 +59,6 @@ class GCNMethod:
         self.hop = SparseOperator.from_scipy(propagation_matrix(graph, "symmetric"), device, symmetric)
         self.module = GCN(graph.num_features, hidden_channels, num_classes, num_layers, dropout).to(device)
         self.micro_batch = graph.num_nodes
-        self._scores: Tensor | None = None
 
     def begin_epoch(self, epoch: int) -> None:
         """Nothing is drawn."""

@@ -47,11 +47,6 @@ class SparseOperator:
             symmetric,
         )
 
-    @property
-    def forward(self) -> Tensor:
-        """The matrix as torch's CSR tensor."""
-        return _csr(self.crow, self.column, self.value, self.shape)
-
     @cached_property
     def _transposed_pattern(self) -> tuple[Tensor, Tensor, Tensor]:
         """Row starts and columns of the transposed matrix, and where its values stand in this one."""
