@@ -12,7 +12,7 @@ import torch
 from tests import slow_model
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
-from tokenphormer.model import ModelSettings, Tokenphormer, WideAttention
+from tokenphormer.model import ModelSettings, Tokenphormer, WideAttention, dropout
 from tokenphormer.tokens import TokenSettings, TokenSource
 from tokenphormer.tokens import source as source_module
 
@@ -221,3 +221,22 @@ def test_wide_attention_equals_its_twin(dropout: float) -> None:
         return WideAttention.apply(x, dropout)
 
     assert torch.autograd.gradcheck(attend, (qkv,))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_dropout_on_a_cpu(share: float) -> None:
+    x = torch.full((1001, 333), 2.0, requires_grad=True)
+    torch.manual_seed(4)
+    out = dropout(x, share)
+    dropped = (out == 0).double()
+    assert abs(dropped.mean().item() - share) < 5 * (share * (1 - share) / x.numel()) ** 0.5
+    assert dropped.mean(dim=0).std().item() < 2 * (share * (1 - share) / 1001) ** 0.5  # no stripes
+    assert dropped.mean(dim=1).std().item() < 2 * (share * (1 - share) / 333) ** 0.5
+    kept = out[out != 0]
+    torch.testing.assert_close(kept, torch.full_like(kept, 2 / (1 - share)), rtol=1e-4, atol=0)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(gradient * 2, out)
+    torch.manual_seed(4)
+    assert torch.equal(dropout(x, share), out)
+    assert torch.equal(dropout(x, 0.0), x)
+    assert dropout(torch.zeros(0, 3), share).shape == (0, 3)
