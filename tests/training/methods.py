@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,9 @@ class LinearMethod:
         self.seen.append(nodes.tolist())
         out: Tensor = self.module(self.x[nodes])
         return out
+
+    def loss(self, nodes: Tensor, criterion: Callable[[Tensor], Tensor]) -> Tensor:
+        return criterion(self.scores(nodes))
 
 
 class BreakingMethod(LinearMethod):

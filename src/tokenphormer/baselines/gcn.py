@@ -2,74 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
 
-from tokenphormer.graph import Graph
-from tokenphormer.hops import propagation_matrix
-from tokenphormer.tokens.operators import FeatureRows, SparseOperator
+from tokenphormer.baselines.base import Baseline, Task, at_least, shares
+from tokenphormer.model import dropout
 
 
-class GCN(nn.Module):
-    """D̃^-½ Ã D̃^-½ H W, ReLU, for each layer; sparse features stay sparse."""
+@dataclass(frozen=True)
+class GCNSettings:
+    """The shape of a GCN."""
 
-    def __init__(
-        self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int, dropout: float
-    ) -> None:
-        super().__init__()
-        widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
-        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
-        self.dropout = dropout
+    hidden_channels: int = 64
+    num_layers: int = 2
+    dropout: float = 0.5
 
-    def forward(self, rows: FeatureRows, hop: SparseOperator) -> Tensor:
-        """(n, classes) class scores of all nodes."""
-        H = None
-        for linear in self.linears:
-            assert isinstance(linear, nn.Linear)
-            if H is None:
-                Z = rows.project(linear.weight.t())
-            else:
-                Z = F.dropout(F.relu(H), self.dropout, self.training) @ linear.weight.t()
-            H = hop @ Z + linear.bias
-        assert H is not None
+    def __post_init__(self) -> None:
+        at_least(1, hidden_channels=self.hidden_channels, num_layers=self.num_layers)
+        shares(dropout=self.dropout)
+
+
+class GCN(Baseline):
+    """D̃^-½ Ã D̃^-½ H W, ReLU, for each layer."""
+
+    title = "GCN"
+    paper = "https://arxiv.org/abs/1609.02907"
+    settings_class = GCNSettings
+    space: ClassVar[dict[str, tuple[object, ...]]] = {
+        "hidden_channels": (64, 128, 256),
+        "num_layers": (2, 3),
+        "dropout": (0.2, 0.5, 0.7, 0.8),
+        "learning_rate": (1e-3, 5e-3, 1e-2, 5e-2),
+        "weight_decay": (1e-5, 5e-4, 5e-3, 5e-2),
+        "normalise_features": (False, True),
+    }
+
+    def __init__(self, task: Task, settings: GCNSettings) -> None:
+        super().__init__(task)
+        widths = [task.x.shape[1], *[settings.hidden_channels] * (settings.num_layers - 1), task.num_classes]
+        # cached: the normalised adjacency is the same in every pass
+        self.convs = nn.ModuleList(GCNConv(a, b, cached=True) for a, b in pairwise(widths))
+        self.dropout = settings.dropout
+
+    def forward(self) -> Tensor:
+        """(n, C) class scores of all nodes."""
+        H = self.task.x
+        for layer, conv in enumerate(self.convs):
+            H = F.relu(H) if layer else H
+            H = conv(dropout(H, self.dropout if self.training else 0.0), self.task.edge_index)
         return H
-
-
-class GCNMethod:
-    """A GCN on one graph: every score comes from one pass over the whole graph."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        num_classes: int,
-        device: torch.device,
-        *,
-        hidden_channels: int = 64,
-        num_layers: int = 2,
-        dropout: float = 0.5,
-        seed: int = 0,
-    ) -> None:
-        torch.manual_seed(seed)
-        self.rows = FeatureRows.on(device, graph.x)
-        symmetric = not graph.directed
-        self.hop = SparseOperator.from_scipy(propagation_matrix(graph, "symmetric"), device, symmetric)
-        self.module = GCN(graph.num_features, hidden_channels, num_classes, num_layers, dropout).to(device)
-        self.micro_batch = graph.num_nodes
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Nothing is drawn."""
-        del epoch
-
-    def begin_prediction(self, draw: int) -> None:
-        """Nothing is drawn."""
-        del draw
-
-    def scores(self, nodes: Tensor) -> Tensor:
-        """(B, C) class scores."""
-        everything: Any = self.module(self.rows, self.hop)
-        scores: Tensor = everything[nodes]
-        return scores

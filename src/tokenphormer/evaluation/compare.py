@@ -7,7 +7,8 @@ import warnings
 import numpy as np
 import torch
 
-from tokenphormer.baselines.gcn import GCNMethod
+from tokenphormer.baselines.base import FULL_GRAPH_TRAINING, Task
+from tokenphormer.baselines.gcn import GCN, GCNSettings
 from tokenphormer.graph import Graph, Split
 from tokenphormer.training.loop import Labelled, Trainer, predict
 from tokenphormer.training.settings import TrainingSettings
@@ -41,11 +42,9 @@ def _logistic_regression(graph: Graph, split: Split) -> float:
 
 
 def _gcn(graph: Graph, split: Split, device: torch.device) -> float:
-    settings = TrainingSettings(
-        learning_rate=1e-2, warmup_updates=0, decay_updates=10**9, weight_decay=5e-4, batch_size=graph.num_nodes,
-        max_epochs=300, patience=50,
-    )  # fmt: skip
-    method = GCNMethod(graph, graph.num_classes, device)
+    settings = TrainingSettings(**FULL_GRAPH_TRAINING | {"max_epochs": 300, "patience": 50})  # type: ignore[arg-type]
+    method = GCN(Task.of(graph, split.train, device), GCNSettings())
+    method.to(device)
     train, val = (Labelled(part, graph.y[part]) for part in (split.train, split.val))
     Trainer(method, train, val, graph.num_classes, settings, device).run()
     probabilities = predict(method, split.test, settings, device)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -46,6 +47,9 @@ class Method(Protocol):
 
     def scores(self, nodes: Tensor) -> Tensor:
         """(B, C) class scores, float32."""
+
+    def loss(self, nodes: Tensor, criterion: Callable[[Tensor], Tensor]) -> Tensor:
+        """The loss of a batch, summed over its nodes; `criterion` is the summed cross-entropy of (B, C) scores."""
 
 
 @dataclass
@@ -207,13 +211,14 @@ class Trainer:
         total = torch.cat([self.class_weight[self.labels[nodes]] for nodes in pieces]).sum()
         loss = torch.zeros((), device=self.device)
         for nodes in pieces:
-            part = F.cross_entropy(
-                self.method.scores(nodes),
-                self.labels[nodes],
-                self.class_weight,
+            criterion = partial(
+                F.cross_entropy,
+                target=self.labels[nodes],
+                weight=self.class_weight,
                 reduction="sum",
                 label_smoothing=self.settings.label_smoothing,
             )
+            part = self.method.loss(nodes, criterion)
             torch.autograd.backward(part / total)
             loss += part.detach() / total
         return loss

@@ -73,6 +73,10 @@ class TokenphormerMethod:
         """(B, C) class scores."""
         return self.scores_and_attention(nodes)[0]
 
+    def loss(self, nodes: Tensor, criterion: Callable[[Tensor], Tensor]) -> Tensor:
+        """The cross-entropy of the scores, as the paper has it."""
+        return criterion(self.scores(nodes))
+
     def scores_and_attention(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C) class scores and (B, T − 1) readout weights."""
         tokens = self.module.embed(self.source.batch(nodes), self.dtype)

@@ -1,0 +1,131 @@
+"""One test case for every baseline; `test_<name>.py` beside it tests what makes the method that method."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.baselines.build import build, separable_graph
+from tokenphormer.baselines import BASELINES, FULL_GRAPH_TRAINING, load_baseline
+from tokenphormer.errors import InputError
+from tokenphormer.graph import Graph
+from tokenphormer.training.loop import Labelled, Trainer, predict
+from tokenphormer.training.settings import TrainingSettings
+
+HERE = Path(__file__).parent
+WITHOUT_WEIGHTS = {"label_propagation"}
+LEARNED = [name for name in BASELINES if name not in WITHOUT_WEIGHTS]
+
+
+def first_scores(name: str, nodes: Tensor, **changes: Any) -> Tensor:
+    method = build(name, **changes)
+    method.eval()
+    method.begin_prediction(0)
+    with torch.no_grad():
+        return method.scores(nodes)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_shapes(name: str) -> None:
+    scores = first_scores(name, torch.arange(7))
+    assert scores.shape == (7, 3)
+    assert scores.dtype == torch.float32
+    assert torch.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_batch_of_one(name: str) -> None:
+    nodes = torch.arange(7)
+    together, alone = first_scores(name, nodes), first_scores(name, nodes[3:4])
+    assert alone.shape == (1, 3)
+    torch.testing.assert_close(alone[0], together[3], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_isolated_nodes_have_numbers(name: str) -> None:
+    edges = [[0, 1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 0]]  # and nodes 7 … 11 alone
+    x = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
+    graph = Graph.from_edges(edges, num_nodes=12, x=x, y=np.arange(12) % 3, class_names=("a", "b", "c"))
+    assert torch.isfinite(first_scores(name, torch.arange(12), graph=graph)).all()
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_the_gradient_reaches_every_parameter(name: str) -> None:
+    method = build(name)
+    method.train()
+    nodes = torch.tensor(method.task.train_nodes)
+    classes = torch.tensor(method.task.train_classes)
+    reached: dict[str, bool] = {}
+    for epoch in (1, 2, 3):  # some are drawn and may miss a rare row once
+        method.begin_epoch(epoch)
+        method.zero_grad()
+        torch.autograd.backward(method.loss(nodes, lambda s: F.cross_entropy(s, classes, reduction="sum")))
+        for key, parameter in method.named_parameters():
+            gradient = parameter.grad
+            assert gradient is None or torch.isfinite(gradient).all(), key
+            reached[key] = reached.get(key, False) or (gradient is not None and bool(gradient.abs().sum() > 0))
+    assert [key for key, fine in reached.items() if not fine] == []
+
+
+def train(name: str, seed: int = 0, epochs: int = 60) -> tuple[float, np.ndarray]:
+    graph = separable_graph()
+    cls = load_baseline(name)
+    values = FULL_GRAPH_TRAINING | dict(cls.schedule) | {"max_epochs": epochs, "patience": 50, "seed": seed}
+    values["warmup_updates"] = min(5, int(str(values.get("warmup_updates", 0))))
+    settings = TrainingSettings(**values)  # type: ignore[arg-type]
+    train_nodes, val_nodes, test_nodes = np.arange(60), np.arange(60, 75), np.arange(75, 90)
+    method = build(name, graph=graph, train_nodes=train_nodes, seed=seed)
+    parts = [Labelled(nodes, graph.y[nodes]) for nodes in (train_nodes, val_nodes)]
+    if name not in WITHOUT_WEIGHTS:
+        Trainer(method, *parts, graph.num_classes, settings, torch.device("cpu")).run()
+    probabilities = predict(method, test_nodes, settings, torch.device("cpu"))
+    return float((probabilities.argmax(axis=1) == graph.y[test_nodes]).mean()), probabilities
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_learns_a_separable_graph_and_repeats_itself(name: str) -> None:
+    accuracy, probabilities = train(name)
+    assert accuracy >= 0.9
+    np.testing.assert_array_equal(train(name)[1], probabilities)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_the_search_space_is_made_of_settings(name: str) -> None:
+    cls = load_baseline(name)
+    own = set(cls.settings_class.__dataclass_fields__)
+    training = set(TrainingSettings.__dataclass_fields__) | {"normalise_features"}
+    assert set(cls.schedule) <= training
+    assert set(cls.space) <= own | training
+    for key, choices in cls.space.items():
+        assert len(set(map(str, choices))) == len(choices) >= 2, key
+        for choice in choices:
+            if key in own:
+                cls.settings_class(**{key: choice})
+    assert cls.title
+    assert cls.paper.startswith("https://")
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_no_label_is_within_reach(name: str) -> None:
+    assert (build(name).task.graph.y == -1).all()
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_the_essential_mechanism_has_a_test(name: str) -> None:
+    stem = BASELINES[name].partition(".")[0]
+    path = HERE / f"test_{stem}.py"
+    assert path.is_file(), f"{path.name} is to hold a test named test_mechanism…"
+    names = [node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    assert any(function.startswith("test_mechanism") for function in names)
+
+
+def test_unknown_names_are_answered_with_near_ones() -> None:
+    with pytest.raises(InputError, match="grand_plus"):
+        load_baseline("grandplus")
