@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.tiny import CLASS_NAMES, TINY, contents, tiny_graph, tiny_split
 from tokenphormer import InputError, Split, TokenphormerClassifier
-from tokenphormer.training.checkpoint import load_tensors, save_tensors
+from tokenphormer.tensor_files import load_tensors, save_tensors
 from tokenphormer.training.settings import Config
 
 GRAPH = tiny_graph()

@@ -21,7 +21,7 @@ from sklearn.utils.validation import validate_data
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph, Split, make_split
 from tokenphormer.graph.splits import stratified_split
-from tokenphormer.training.checkpoint import load_tensors, save_tensors
+from tokenphormer.tensor_files import load_tensors, save_tensors
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import predict
 from tokenphormer.training.settings import Config

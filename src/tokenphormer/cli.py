@@ -171,13 +171,15 @@ def train(
     from tokenphormer.evaluation.runs import free_folder, train_run
     from tokenphormer.graph.datasets import load_graph
     from tokenphormer.training.presets import config_for, split_for
-    from tokenphormer.training.settings import parse_overrides
+    from tokenphormer.training.settings import Config
     from tokenphormer.walks.sampling import check_device, choose_device
 
     loaded = load_graph(graph, directed=directed)
     _say_notes(loaded)
     where: torch.device = check_device(choose_device(device))
-    values = parse_overrides(overrides or []) | ({"deterministic": "true"} if deterministic else {})
+    values = Config.parse_overrides(overrides or []) | ({"deterministic": "true"} if deterministic else {})
+        {"deterministic": "true"} if deterministic else {}
+    )
     settings = config_for(loaded, where, config).replace(values)
     chosen = split_for(loaded, split, split_seed)
     folder = out or free_folder(Path("runs"), loaded.name, resume)

@@ -101,6 +101,40 @@ class WideAttention(torch.autograd.Function):
         return result, None
 
 
+class Readout(torch.autograd.Function):
+    """H_self + Σₖ αₖ Hₖ, with α the softmax over all other tokens of H_k · W_a (the paper's equations 6 and 7).
+
+    The paper scores [H_self ; H_k] with a W_a of width 2h; H_self's half is the same for every k, so it cancels.
+    The gradient of H is of rank two for each node, α ⊗ g + s ⊗ W_a, and is written in one product; autograd would
+    write its two parts, each as large as H, and then add them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, H: Tensor, W_a: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, h) node states and (B, T) weights, 0 for the self token, both in the precision of W_a."""
+        score = (H @ W_a.to(H.dtype)).to(W_a.dtype)  # (B, T)
+        score[:, 0] = -torch.inf
+        weight = F.softmax(score, dim=1)
+        share = weight.to(H.dtype, copy=True)
+        share[:, 0] = 1  # the self token is added whole
+        H_final = torch.bmm(share[:, None], H).squeeze(1).to(W_a.dtype)
+        ctx.save_for_backward(H, W_a, weight, share)
+        ctx.mark_non_differentiable(weight)
+        return H_final, weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of H and W_a."""
+        H, W_a, weight, share = ctx.saved_tensors
+        g = gradients[0].to(H.dtype)
+        d_weight = torch.bmm(H, g[:, :, None]).squeeze(2).to(W_a.dtype)  # (B, T)
+        d_score = (weight * (d_weight - (weight * d_weight).sum(dim=1, keepdim=True))).to(H.dtype)
+        left = torch.stack([share, d_score], dim=2)  # (B, T, 2)
+        right = torch.stack([g, W_a.to(H.dtype).expand_as(g)], dim=1)  # (B, 2, h)
+        d_W_a = d_score.reshape(-1) @ H.reshape(-1, H.shape[2])
+        return torch.bmm(left, right), d_W_a.to(W_a.dtype)
+
+
 class EncoderLayer(nn.Module):
     """Ĥ = MSA(Norm(H)) + H, then FFN(Norm(Ĥ)) + Ĥ (the paper's equation 5)."""
 
@@ -236,10 +270,6 @@ class Tokenphormer(nn.Module):
         width = self.readout.weight.dtype
         if H.shape[1] == 1:  # nothing but the self token
             return self.head(H[:, 0].to(width)), H.new_zeros(len(H), 0)
-        # The paper scores [H_self ; H_k] with a W_a of width 2h; H_self's half is the same for every k, so it cancels.
-        score = (H @ self.readout.weight[0].to(H.dtype)).to(width)  # (B, T)
-        is_self = torch.arange(H.shape[1], device=H.device) == 0
-        weight = F.softmax(score.masked_fill(is_self, -torch.inf), dim=1)
-        # The self token is added whole. One product for all, since slices of H would be copied in the backward pass.
-        H_final = ((weight + is_self.to(width))[:, None].to(H.dtype) @ H).squeeze(1)
-        return self.head(H_final.to(width)), weight[:, 1:]
+        read: Any = Readout.apply
+        H_final, weight = read(H, self.readout.weight[0])
+        return self.head(H_final), weight[:, 1:]

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from tests.tiny import CPU, contents, tiny_config, tiny_graph, tiny_split
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.graph import Graph, Split
+from tokenphormer.tensor_files import load_tensors, save_tensors
 from tokenphormer.training import fit as fit_module
-from tokenphormer.training.checkpoint import load_tensors, save_tensors
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import Trainer
 from tokenphormer.training.settings import Config

@@ -13,7 +13,6 @@ from tokenphormer.graph import Graph
 from tokenphormer.graph.datasets import DATASETS
 from tokenphormer.training import Config
 from tokenphormer.training.presets import CONFIGS, config_for
-from tokenphormer.training.settings import check_keys
 
 # From the paper's "Experiment Details" and, where that is silent, the authors' code.
 COMMON: dict[str, Any] = {
@@ -86,7 +85,7 @@ def test_it_says_what_the_paper_says(path: Path) -> None:
 @every_file
 def test_it_names_known_settings_and_all_that_the_paper_sets(path: Path) -> None:
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    check_keys(values, str(path))
+    Config.check_keys(values, str(path))
     assert set(values) == {*COMMON, *DEPARTURES}, "what a file does not name would change with our defaults"
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tokenphormer
 from tokenphormer.errors import InputError
-from tokenphormer.training.settings import Config, parse_overrides
+from tokenphormer.training.settings import Config
 
 FIELDS = [field.name for field in dataclasses.fields(Config)]
 
@@ -74,7 +74,7 @@ def test_a_file_keeps_the_defaults_of_what_it_does_not_name(tmp_path: Path) -> N
     ],
 )
 def test_values_of_the_command_line(pair: str, expected: object) -> None:
-    values = parse_overrides([pair])
+    values = Config.parse_overrides([pair])
     (key,) = values
     found = getattr(Config().replace(values), key)
     assert found == expected
@@ -82,7 +82,7 @@ def test_values_of_the_command_line(pair: str, expected: object) -> None:
 
 
 def test_the_last_override_counts() -> None:
-    assert Config().replace(parse_overrides(["dropout=0.1", "dropout=0.2"])).dropout == 0.2
+    assert Config().replace(Config.parse_overrides(["dropout=0.1", "dropout=0.2"])).dropout == 0.2
 
 
 def test_the_hash_is_of_the_values_not_of_how_they_were_written() -> None:
@@ -99,7 +99,7 @@ def test_unknown_keys_offer_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"settings\.yaml: 'num_wlks' is no setting; nearest: num_walks"):
         Config.from_yaml(path)
     with pytest.raises(InputError, match="--set: 'learning-rate' is no setting; nearest: learning_rate"):
-        parse_overrides(["learning-rate=1"])
+        Config.parse_overrides(["learning-rate=1"])
     with pytest.raises(InputError, match="'dropuot' is no setting; nearest: dropout"):
         Config().replace({"dropuot": 0.1})
     with pytest.raises(TypeError, match="dropuot"):
@@ -115,7 +115,7 @@ def test_keys_that_resemble_nothing(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("pair", ["num_walks", "=3", " = 3", ""])
 def test_overrides_without_key_or_sign(pair: str) -> None:
     with pytest.raises(InputError, match="expected key=value"):
-        parse_overrides([pair])
+        Config.parse_overrides([pair])
 
 
 WRONG_TYPES: list[tuple[str, object, str]] = [

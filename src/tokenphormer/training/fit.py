@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.graph import Graph, Split
+from tokenphormer.signals import put_off_signals
 from tokenphormer.training.checkpoint import load_checkpoint, save_checkpoint
 from tokenphormer.training.loop import Labelled, Progress, Trainer
 from tokenphormer.training.settings import Config
@@ -106,7 +104,7 @@ def _run_with_checkpoints(
         after_epoch(trainer)
         keep(trainer)
 
-    with _put_off_signals(say) as signals:
+    with put_off_signals(say) as signals:
         try:
             progress = trainer.run(both)
             keep(trainer)  # a signal may have come after the last epoch
@@ -114,35 +112,6 @@ def _run_with_checkpoints(
             state = f"{checkpoint} holds epoch {kept}" if kept else "nothing was kept yet"
             raise InterruptedTrainingError(f"stopped in epoch {trainer.progress.epoch + 1}; {state}") from stop
     return progress
-
-
-@contextmanager
-def _put_off_signals(say: Callable[[str], None]) -> Iterator[list[int]]:
-    """A list that a first Ctrl-C or SIGTERM is noted in; a second one does what it always does."""
-    noted: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # only there Python lets handlers be set
-        yield noted
-        return
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def note(number: int, frame: object) -> None:
-        del frame
-        noted.append(number)
-        restore()
-        with suppress(RuntimeError):  # the signal came while something else was being said
-            say("stopping at the end of this epoch; once more to stop at once")
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) not in (None, signal.SIG_IGN):  # who ignores a signal wants it ignored
-            before[number] = signal.signal(number, note)
-    try:
-        yield noted
-    finally:
-        restore()
 
 
 def _check_features(graph: Graph, config: Config, say: Callable[[str], None]) -> None:

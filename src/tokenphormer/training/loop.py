@@ -119,6 +119,7 @@ class Trainer:
         self.best: State = {}
         self.micro_batch = method.micro_batch
         self._batches: dict[str, list[Tensor]] = {}
+        self._orders: dict[int, Tensor] = {}
 
     # ---------------------------------------------------------------- the loop
 
@@ -177,16 +178,25 @@ class Trainer:
         if len(self.train_nodes) <= size:
             yield self._pieces("train", torch.tensor(self.train_nodes))
             return
-        order = hash_order(self.train_nodes, mix64(mix64(self.settings.seed + 1) ^ (epoch * GOLDEN)))
-        for first in range(0, len(order), size):
-            nodes = torch.from_numpy(order[first : first + size]).to(self.device)
-            yield list(torch.split(nodes, self.micro_batch))
+        for nodes in torch.split(self._order(epoch), size):
+            yield even_split(nodes, self.micro_batch)
+        self._orders = {epoch + 1: self._order(epoch + 1)}  # while a GPU still works on this epoch
+
+    def _order(self, epoch: int) -> Tensor:
+        """The training nodes as an epoch takes them."""
+        if epoch not in self._orders:
+            seed = mix64(mix64(self.settings.seed + 1) ^ (epoch * GOLDEN))
+            order = torch.from_numpy(hash_order(self.train_nodes, seed))
+            # From pinned memory, the copy does not wait for what the GPU has still to do.
+            order = order.pin_memory() if self.device.type == "cuda" else order
+            self._orders[epoch] = order.to(self.device, non_blocking=True)
+        return self._orders[epoch]
 
     def _pieces(self, name: str, nodes: Tensor) -> list[Tensor]:
         """The same tensors each time, for as long as the micro-batch stays the same."""
         key = f"{name} {self.micro_batch}"
         if key not in self._batches:
-            self._batches[key] = [piece.clone() for piece in torch.split(nodes.to(self.device), self.micro_batch)]
+            self._batches[key] = [piece.clone() for piece in even_split(nodes.to(self.device), self.micro_batch)]
         return self._batches[key]
 
     def _update(self, pieces: list[Tensor]) -> Tensor:
@@ -255,6 +265,12 @@ class Trainer:
         count = len(self.val_nodes)
         both = torch.stack([correct, loss]).tolist()  # one wait for the GPU
         return both[0] / count, both[1] / count
+
+
+def even_split(nodes: Tensor, most: int) -> list[Tensor]:
+    """As few pieces of at most `most` nodes as there can be, all about as large."""
+    pieces = -(-len(nodes) // max(1, most))
+    return list(torch.split(nodes, max(1, -(-len(nodes) // max(1, pieces)))))
 
 
 def compute_dtype(device: torch.device, settings: TrainingSettings) -> torch.dtype:

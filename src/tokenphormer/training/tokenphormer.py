@@ -19,8 +19,8 @@ from tokenphormer.training.settings import Config
 
 CPU_BYTES = 256 << 20
 """Activations of a micro-batch on a CPU; more would only leave the caches."""
-GPU_BYTES = 8 << 30
-"""The same on a GPU, where larger products are no faster."""
+GPU_BYTES = 4 << 30
+"""The most that training takes of a GPU, weights and features included; larger products are no faster."""
 
 
 class TokenphormerMethod:
@@ -44,7 +44,11 @@ class TokenphormerMethod:
         self.module = Tokenphormer(channels, num_classes, config, sgpm_channels=self.source.sgpm_channels).to(device)
         if weights is not None:
             self._load(weights)
-        self.micro_batch = min(config.batch_size, micro_batch(config, len(self.source.token_kinds), device))
+        parameters = sum(p.numel() for p in self.module.parameters())
+        # Weights, gradients and the optimiser's two moments; the projected rows of the graph and their gradients.
+        projected = graph.num_nodes * config.hidden_channels * (2 + config.num_hops) if self.source.whole else 0
+        fixed = 16 * parameters + 8 * projected
+        self.micro_batch = micro_batch(config, len(self.source.token_kinds), fixed, device)
         self._encode: Callable[..., Any] = self.module.encode
         self._compiled = should_compile(config, device)
         if self._compiled:
@@ -87,22 +91,21 @@ class TokenphormerMethod:
 
 
 def activation_bytes(config: Config, tokens: int, width: int) -> int:
-    """About how much one node's tokens keep for the backward pass, at `width` bytes a number."""
+    """About how much one node's tokens take in a training step, at `width` bytes a number."""
     h, wide = config.hidden_channels, config.ffn_channels or 2 * config.hidden_channels
-    per_layer = tokens * (10 * h + 4 * wide) + 3 * config.num_heads * tokens * tokens
-    return width * (config.num_layers * per_layer + 4 * tokens * h)
+    kept = config.num_layers * (tokens * (8 * h + 2 * wide) + 3 * config.num_heads * tokens * tokens)
+    passing = tokens * (4 * h + wide)
+    return width * (kept + passing)
 
 
-def micro_batch(config: Config, tokens: int, device: torch.device) -> int:
-    """Nodes whose activations fit: a part of the free memory of a GPU, a fixed amount on a CPU."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        narrow = config.precision != "float32"
-        limit = min(int(0.6 * free), GPU_BYTES) // activation_bytes(config, tokens, 2 if narrow else 4)
-    else:
-        limit = CPU_BYTES // activation_bytes(config, tokens, 4)
-    pieces = -(-config.batch_size // max(1, limit))
-    return -(-config.batch_size // pieces)  # pieces of about equal size
+def micro_batch(config: Config, tokens: int, fixed: int, device: torch.device) -> int:
+    """Nodes whose activations fit beside `fixed` bytes: a part of a GPU's free memory, a fixed amount on a CPU."""
+    if device.type == "cpu":
+        return max(1, CPU_BYTES // activation_bytes(config, tokens, 4))
+    free, _ = torch.cuda.mem_get_info(device)
+    narrow = config.precision != "float32"
+    room = min(int(0.6 * free), GPU_BYTES) - fixed
+    return max(64, room // activation_bytes(config, tokens, 2 if narrow else 4))
 
 
 def should_compile(config: Config, device: torch.device) -> bool:
