@@ -178,8 +178,6 @@ def train(
     _say_notes(loaded)
     where: torch.device = check_device(choose_device(device))
     values = Config.parse_overrides(overrides or []) | ({"deterministic": "true"} if deterministic else {})
-        {"deterministic": "true"} if deterministic else {}
-    )
     settings = config_for(loaded, where, config).replace(values)
     chosen = split_for(loaded, split, split_seed)
     folder = out or free_folder(Path("runs"), loaded.name, resume)
