@@ -38,12 +38,12 @@ from tokenphormer import model_kernels as kernels
 
 flags = {"ADD", "NORM", "GELU", "BACKWARD"}
 single = {"weight", "bias", "means", "scales", "d_weight", "d_bias"}
-whole = {"rows", "width", "count", "seed"}
+whole = {"rows", "width", "count"}
 for kernel in (kernels._add_norm, kernels._add_norm_backward, kernels._gelu_dropout):
     for value in (True, False):
         fixed = {n: value for n in kernel.arg_names if n in flags} | {"BLOCK": 512}
         kinds = {n: "*fp32" if n in single else "i32" if n in whole else "*bf16" for n in kernel.arg_names}
-        kinds |= {n: "fp32" for n in ("eps", "boost") if n in kinds} | {"threshold": "i64"}
+        kinds |= {n: "fp32" for n in ("eps", "boost") if n in kinds} | {"threshold": "i64", "seed": "*i32"}
         kinds |= dict.fromkeys(fixed, "constexpr")
         source = ASTSource(kernel, {n: kinds[n] for n in kernel.arg_names}, constexprs=fixed)
         assert "cubin" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm

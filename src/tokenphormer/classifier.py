@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
@@ -21,6 +22,8 @@ from sklearn.utils.validation import validate_data
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph, Split, make_split
 from tokenphormer.graph.splits import stratified_split
+from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain
+from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM
 from tokenphormer.tensor_files import load_tensors, save_tensors
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import predict
@@ -30,13 +33,15 @@ from tokenphormer.walks.sampling import check_device, choose_device
 
 WEIGHTS_FILE = "model.safetensors"
 _NO_EDGES = np.zeros((2, 0), np.int64)
-_DEFAULTS: dict[str, Any] = Config().__dict__ | {"device": "auto", "random_state": None}
+_NO_SETTINGS: dict[str, Any] = {"device": "auto", "random_state": None, "sgpm": None}
+_DEFAULTS: dict[str, Any] = Config().__dict__ | _NO_SETTINGS
 
 
 class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Classify the nodes of a graph. Parameters are the settings of `tokenphormer.training.Config`, and:
 
-    device: "auto", "cpu" or "cuda"; random_state: the seed, if given, in place of `seed`.
+    device: "auto", "cpu" or "cuda"; random_state: the seed, if given, in place of `seed`; sgpm: for an SGPM-token, a
+    folder of `tokenphormer pretrain`, a `PretrainedSGPM`, or "auto": pre-trained if there is none for the graph yet.
 
     >>> from tokenphormer import load_graph, make_split
     >>> graph = load_graph("debian")
@@ -57,7 +62,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     @property
     def config(self) -> Config:
         """The parameters as a checked `Config`."""
-        values = {name: getattr(self, name) for name in _DEFAULTS if name not in ("device", "random_state")}
+        values = {name: getattr(self, name) for name in _DEFAULTS if name not in _NO_SETTINGS}
         if self.random_state is not None:
             values["seed"] = _seed(self.random_state)
         return Config(**values)
@@ -81,8 +86,10 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             split = make_split(graph, seed=config.seed)
         if not isinstance(split, Split):
             raise InputError(f"fit: expected a Split beside a Graph, got {type(split).__name__}; see make_split")
-        fitted = fit_tokenphormer(graph, split, config, check_device(choose_device(self.device)))
-        self._take(fitted, graph, split, config)
+        device = check_device(choose_device(self.device))
+        pretrained = _sgpm(self.sgpm, graph, device)
+        vectors = None if pretrained is None else pretrained.vectors(graph, config.sgpm_token, device)
+        self._take(fit_tokenphormer(graph, split, config, device, sgpm=vectors), graph, split, config, pretrained)
         if classes is not None:
             self.classes_ = classes
         return self
@@ -102,9 +109,12 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             split = Split(np.setdiff1d(split.train, row), row, [], name=split.name)
         return graph, split, classes
 
-    def _take(self, fitted: Fitted, graph: Graph, split: Split | None, config: Config) -> None:
+    def _take(
+        self, fitted: Fitted, graph: Graph, split: Split, config: Config, pretrained: PretrainedSGPM | None
+    ) -> None:
         self.graph_: Graph | None = graph
-        self.split_ = split
+        self.split_: Split | None = split
+        self.sgpm_ = pretrained
         self.method_ = fitted.method
         self.history_ = fitted.progress.history
         self.fitted_ = fitted
@@ -159,23 +169,28 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                 f"the model was trained on {self.n_features_in_} features, graph '{on.name}' has {on.num_features}"
             )
         device = check_device(choose_device(self.device))
-        return TokenphormerMethod(on, self.config_, len(self.classes_), device, weights=self.weights_), on
+        vectors = None if self.sgpm_ is None else self.sgpm_.vectors(on, self.config_.sgpm_token, device)
+        method = TokenphormerMethod(on, self.config_, len(self.classes_), device, sgpm=vectors, weights=self.weights_)
+        return method, on
 
     # ---------------------------------------------------------------- files
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write weights, settings and class names to `folder`: safetensors with JSON inside, nothing else."""
+        """Write weights, settings, class names, and the SGPM if there is one: safetensors with JSON inside."""
         if not hasattr(self, "weights_"):
             raise NotFittedError("this TokenphormerClassifier is not fitted yet; call fit first")
         from tokenphormer import __version__
 
-        meta = {
+        meta: dict[str, object] = {
             "version": __version__,
             "config": self.config_.to_dict(),
             "classes": self.classes_.tolist(),
             "num_features": self.n_features_in_,
             "graph": {} if self.graph_ is None else {"name": self.graph_.name, "fingerprint": self.graph_.fingerprint},
         }
+        if self.sgpm_ is not None:
+            meta["sgpm"] = self.sgpm_.hash
+            self.sgpm_.save(Path(folder) / SGPM_FILE)
         save_tensors(Path(folder) / WEIGHTS_FILE, self.weights_, meta)
 
     @classmethod
@@ -183,6 +198,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         """Read what `save_pretrained` wrote; predictions then need a graph."""
         path = Path(folder) / WEIGHTS_FILE
         weights, meta = load_tensors(path)
+        pretrained = None
+        if "sgpm" in meta:
+            pretrained = PretrainedSGPM.load(Path(folder) / SGPM_FILE, torch.device("cpu"))
+            if pretrained.hash != meta["sgpm"]:
+                raise InputError(f"{Path(folder) / SGPM_FILE}: is not the SGPM that the model was trained with")
         try:
             values: Any = meta["config"]
             loaded = cls(**Config().replace(values).__dict__, device=device)
@@ -194,7 +214,19 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: its description is not one of this version ({error})") from error
         loaded.config_, loaded.weights_, loaded.graph_, loaded.split_ = loaded.config, weights, None, None
+        loaded.sgpm_ = pretrained
         return loaded
+
+
+def _sgpm(given: object, graph: Graph, device: torch.device) -> PretrainedSGPM | None:
+    """The SGPM that a parameter names."""
+    if given is None:
+        return None
+    if given == "auto":
+        return find_or_pretrain(graph, default_settings(device), device)
+    pretrained = given if isinstance(given, PretrainedSGPM) else PretrainedSGPM.load(Path(str(given)), device)
+    pretrained.check(graph)
+    return pretrained
 
 
 def _signature() -> inspect.Signature:

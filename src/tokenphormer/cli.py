@@ -142,6 +142,59 @@ def walks(
 
 
 @app.command()
+def pretrain(
+    graph: GraphArgument,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; default: runs/NAME-sgpm.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting.")] = None,
+    document: Annotated[
+        Path | None, typer.Option(help="Only write the training sentences to FILE, one a line, and stop.")
+    ] = None,
+    device: DeviceOption = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a pre-training that was stopped.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    directed: DirectedOption = False,
+) -> None:
+    """Pre-train SGPM on a graph's walks, without labels; `train --sgpm DIR` reads what it learned."""
+    import torch
+
+    from tokenphormer.evaluation.live import LiveProgress
+    from tokenphormer.evaluation.plots import pretraining_curves, save_figure
+    from tokenphormer.evaluation.runs import free_folder
+    from tokenphormer.graph.datasets import load_graph
+    from tokenphormer.sgpm import GraphDocument, write_document
+    from tokenphormer.sgpm.pretrain_run import default_settings
+    from tokenphormer.sgpm.pretrain_run import pretrain as run
+    from tokenphormer.sgpm.settings import SGPMSettings
+    from tokenphormer.walks.sampling import check_device, choose_device
+
+    loaded = load_graph(graph, directed=directed)
+    _say_notes(loaded)
+    where: torch.device = check_device(choose_device(device))
+    settings = default_settings(where, config).replace(SGPMSettings.parse_overrides(overrides or []))
+    if document is not None:
+        count = write_document(GraphDocument(loaded, settings), document)
+        typer.echo(f"{document}: {count:,} sentences")
+        return
+    out = out or free_folder(Path("runs"), f"{loaded.name}-sgpm", resume)
+    with LiveProgress(settings.epochs, out if tensorboard else None) as live:
+        done = run(loaded, settings, out, where, resume=resume, after_chunk=live.after_chunk, say=live.say)
+    history = done.meta["history"]
+    save_figure(pretraining_curves(history), out / "curves.png")
+    best = min(history, key=lambda row: row["val_loss"])
+    found = {"folder": str(out), "graph": loaded.name, "device": str(where), **best}
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    typer.echo(
+        f"{best['val_accuracy']:.2%} of masked nodes guessed right, perplexity {best['val_perplexity']:.2f} "
+        f"(validation, epoch {best['epoch']}); {history[-1]['tokens']:,} tokens in {history[-1]['seconds']:.1f} s"
+    )
+    typer.echo(f"{out}: use it with tokenphormer train {graph} --sgpm {out}")
+
+
+@app.command()
 def train(
     graph: GraphArgument,
     config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
@@ -152,6 +205,9 @@ def train(
     split_seed: Annotated[int | None, typer.Option(help="Seed of a random split, number of a fixed one.")] = None,
     seeds: Annotated[int, typer.Option(help="Train this many times, with seeds one after the other.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The run folder to write; default: runs/NAME.")] = None,
+    sgpm: Annotated[
+        str | None, typer.Option(help="A folder of `pretrain`, or auto: pre-train if there is none for this graph yet.")
+    ] = None,
     device: DeviceOption = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     compare: Annotated[
@@ -170,6 +226,7 @@ def train(
     from tokenphormer.evaluation.run_folder import write_plots
     from tokenphormer.evaluation.runs import free_folder, train_run
     from tokenphormer.graph.datasets import load_graph
+    from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain, load_pretrained
     from tokenphormer.training.presets import config_for, split_for
     from tokenphormer.training.settings import Config
     from tokenphormer.walks.sampling import check_device, choose_device
@@ -183,6 +240,13 @@ def train(
     folder = out or free_folder(Path("runs"), loaded.name, resume)
     command = "tokenphormer " + " ".join(map(shlex.quote, sys.argv[1:]))
     with LiveProgress(settings.max_epochs, folder if tensorboard else None) as live:
+        pretrained = None
+        if sgpm == "auto":
+            pretrained = find_or_pretrain(
+                loaded, default_settings(where), where, after_chunk=live.after_chunk, say=live.say
+            )
+        elif sgpm is not None:
+            pretrained = load_pretrained(Path(sgpm), loaded, where)
         summary = train_run(
             loaded,
             graph,
@@ -194,6 +258,7 @@ def train(
             resume=resume,
             compare=compare,
             command=command,
+            sgpm=pretrained,
             after_epoch=live.after_epoch,
             say=live.say,
         )

@@ -9,6 +9,7 @@ The plain twins, used everywhere else, are in `model.py`; without dropout the tw
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,13 +21,13 @@ from torch import Tensor
 PROGRAMS = 132 * 8
 """Programs of a launch; each works off many rows, so that sums over rows stay in registers."""
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
-_kernel: Callable[[Callable[..., Any]], Any] = triton.jit(do_not_specialize=["seed", "threshold"])
+_kernel: Callable[[Callable[..., Any]], Any] = triton.jit(do_not_specialize=["threshold"])
 
 
 @_jit
 def _keep(seed: tl.tensor, place: tl.tensor, threshold: tl.tensor) -> tl.tensor:
     """Whether an element stays: a 32-bit hash of its place (Wellons' lowbias32) is at least the threshold."""
-    x = place.to(tl.uint32) ^ seed.to(tl.uint32)
+    x = place.to(tl.uint32) ^ tl.load(seed).to(tl.uint32)
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     x = x ^ (x >> 16)
@@ -150,10 +151,18 @@ def _gelu_dropout(
     tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
 
 
-def _numbers(dropout: float) -> tuple[int, int, float]:
-    """A seed from torch's CPU generator (so `torch.manual_seed` governs it), the threshold, and the factor."""
-    seed = int(torch.randint(2**31 - 1, ())) if dropout else 0
+def _numbers(dropout: float, device: torch.device) -> tuple[Tensor, int, float]:
+    """A seed from torch's generator of the device, the threshold, and the factor.
+
+    The seed stays on the GPU: a CUDA graph that is played again then draws another, as torch's own dropout does.
+    """
+    seed = torch.randint(2**31 - 1, (1,), dtype=torch.int32, device=device) if dropout else _no_seed(device)
     return seed, min(int(dropout * 2**32), 2**32 - 1), 1.0 / (1.0 - dropout)
+
+
+@cache
+def _no_seed(device: torch.device) -> Tensor:
+    return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 class AddNorm(torch.autograd.Function):
@@ -172,7 +181,7 @@ class AddNorm(torch.autograd.Function):
         total = H if branch is None else torch.empty_like(H)
         normed = torch.empty_like(H)
         means, scales = (torch.empty(rows, dtype=torch.float32, device=H.device) for _ in range(2))
-        numbers = _numbers(dropout if branch is not None else 0.0)
+        numbers = _numbers(dropout if branch is not None else 0.0, H.device)
         other = H if branch is None else branch.contiguous()
         shape = (branch is not None, True, triton.next_power_of_2(width))
         grid = (min(rows, PROGRAMS),)
@@ -208,7 +217,7 @@ class GeluDropoutLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, dropout: float) -> Tensor:
         """In the precision of x."""
-        ctx.numbers = _numbers(dropout)
+        ctx.numbers = _numbers(dropout, x.device)
         between = _elementwise(x, x, ctx.numbers, gelu=True, backward=False)
         ctx.save_for_backward(x, between, weight, bias)
         return F.linear(between, weight.to(x.dtype), bias.to(x.dtype))
@@ -219,7 +228,8 @@ class GeluDropoutLinear(torch.autograd.Function):
         x, between, weight, bias = ctx.saved_tensors
         d_out = gradients[0].reshape(-1, weight.shape[0])
         d_weight = (d_out.t() @ between.view(-1, weight.shape[1])).to(weight.dtype)
-        d_between = d_out @ weight.to(x.dtype)  # of the feed-forward network's width: its memory is used again
+        # The widest tensors of the layer: one memory for the product, its gradient, and the gradient of x.
+        d_between = torch.mm(d_out, weight.to(x.dtype), out=between.view(-1, weight.shape[1]))
         d_x = _elementwise(x, d_between, ctx.numbers, gelu=True, backward=True, out=d_between)
         return d_x.view(x.shape), d_weight, _column_sums(d_out).to(bias.dtype), None
 
@@ -250,7 +260,7 @@ def _column_sums(rows: Tensor) -> Tensor:
 def _elementwise(
     x: Tensor,
     gradient: Tensor,
-    numbers: tuple[int, int, float],
+    numbers: tuple[Tensor, int, float],
     *,
     gelu: bool,
     backward: bool,
@@ -271,7 +281,7 @@ class AddDropout(torch.autograd.Function):
     def forward(ctx: Any, H: Tensor, branch: Tensor, dropout: float) -> Tensor:
         """In the precision of H."""
         H, branch = H.contiguous(), branch.contiguous()
-        ctx.numbers = _numbers(dropout)
+        ctx.numbers = _numbers(dropout, H.device)
         width, rows = H.shape[-1], H.numel() // H.shape[-1]
         total = torch.empty_like(H)
         if rows:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tokenphormer.errors import InputError
+from tokenphormer.sgpm import Pretrainer
 from tokenphormer.training.loop import Trainer
 
 
@@ -25,6 +26,7 @@ class LiveProgress:
         self.bar = Progress(*columns, console=self.console, disable=not sys.stderr.isatty(), transient=True)
         self.task = self.bar.add_task("starting", total=max_epochs)
         self.writer: Any = None
+        self._logged = 0
         self._make_writer: Callable[[], Any] | None = None
         if tensorboard is not None:
             try:
@@ -47,6 +49,21 @@ class LiveProgress:
     def say(self, message: str) -> None:
         """A remark that stays on the screen."""
         self.console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def after_chunk(self, trainer: Pretrainer) -> None:
+        """Show how a pre-training goes, and log its newest epoch."""
+        p = trainer.progress
+        done = f"epoch {p.epoch + 1}  {p.tokens / max(p.seconds, 1e-9):,.0f} tokens a second"
+        if p.history:
+            row = p.history[-1]
+            done += f"  validation perplexity {row['val_perplexity']:.2f}, masked nodes right {row['val_accuracy']:.4f}"
+        total = len(trainer.chunks(1)) * trainer.settings.epochs
+        self.bar.update(self.task, description=done, completed=p.epoch * len(trainer.chunks(1)) + p.chunk, total=total)
+        if p.history and p.epoch > self._logged and self._make_writer is not None:
+            self.writer = self.writer or self._make_writer()
+            for key in ("train_loss", "val_loss", "val_perplexity", "val_accuracy"):
+                self.writer.add_scalar(f"pretraining/{key}", p.history[-1][key], p.epoch)
+            self._logged = p.epoch
 
     def after_epoch(self, seed_number: int, trainer: Trainer) -> None:
         """Show and log the newest epoch."""

@@ -94,6 +94,25 @@ def learning_curves(history: Sequence[Epoch]) -> Figure:
 # -------------------------------------------------------------------- classes
 
 
+def pretraining_curves(history: Sequence[Epoch], bigram: float | None = None) -> Figure:
+    """Loss and share of masked nodes guessed right by epoch; a line for what the neighbouring word alone would tell."""
+    figure = _figure(WIDTH, 4.4)
+    above, below = figure.subplots(2, 1, sharex=True)
+    epochs = _series(history, "epoch")
+    for key, name, colour in (("train_loss", "training", BLUE), ("val_loss", "validation", ORANGE)):
+        above.plot(epochs, _series(history, key), color=colour, label=name, linewidth=1.5, marker="o", markersize=3)
+    above.legend(frameon=False)
+    _style(above, "Loss at masked nodes")
+    below.plot(epochs, _series(history, "val_accuracy"), color=ORANGE, linewidth=1.5, marker="o", markersize=3)
+    if bigram is not None:
+        below.axhline(bigram, color=MUTED, linewidth=1, linestyle="--")
+        below.text(epochs[0], bigram, " neighbouring word alone", color=MUTED, va="bottom", **_small())
+    below.yaxis.set_major_formatter(_percent_ticks())
+    below.set_ylim(0, 1)
+    _style(below, "Masked nodes guessed right (validation)", "epoch")
+    return figure
+
+
 def confusion_matrix_plot(metrics: Metrics, class_names: Sequence[str]) -> Figure:
     """True against predicted classes, shaded by the share of the true class; counts in the cells up to 20 classes."""
     counts = np.asarray(metrics.confusion)

@@ -7,6 +7,7 @@ metrics.json        of every seed, and mean ± std
 predictions.csv     one line a node, with the user's own ids and class names (of the best seed by validation)
 model.safetensors   the weights of that seed (`TokenphormerClassifier.from_pretrained` reads the folder)
 report.html, model_card.md
+sgpm.safetensors    the SGPM behind the SGPM-token, if there is one
 seeds/K/            model.safetensors, history.jsonl, metrics.json of each seed
 """
 
@@ -34,6 +35,7 @@ from tokenphormer.evaluation.report import Report, write_report
 from tokenphormer.files import atomic_path
 from tokenphormer.graph import Graph, Split
 from tokenphormer.graph.splits import PARTS
+from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM
 from tokenphormer.training.settings import Config
 
 FORMAT = 1
@@ -101,6 +103,7 @@ def write_run(
     summary: Summary,
     found: dict[str, Any],
     command: str,
+    sgpm: PretrainedSGPM | None = None,
 ) -> None:
     """Write everything but the seeds' own files: the best seed's predictions and weights, the report, the manifest."""
     probabilities = np.load(chosen / "probabilities.npy", allow_pickle=False)
@@ -108,6 +111,8 @@ def write_run(
     write_text(out / "metrics.json", json.dumps(summary.to_json() | {"best_seed": found["seed"]}, indent=1))
     with atomic_path(out / WEIGHTS_FILE) as temporary:
         shutil.copyfile(chosen / WEIGHTS_FILE, temporary)
+    if sgpm is not None:
+        sgpm.save(out / SGPM_FILE)
     nodes = split.test if len(split.test) else split.val
     history = read_history(chosen)
     metrics = metrics_by_part(graph, split, probabilities)
@@ -142,7 +147,7 @@ def write_run(
             command=command,
         ),
     )
-    write_text(out / "model_card.md", _model_card(graph, graph_source, split, config, summary, found, metrics))
+    write_text(out / "model_card.md", _model_card(graph, graph_source, split, config, summary, found, metrics, sgpm))
     files = [
         "config.yaml",
         "split.npz",
@@ -151,7 +156,7 @@ def write_run(
         WEIGHTS_FILE,
         "report.html",
         "model_card.md",
-    ]
+    ] + ([SGPM_FILE] if sgpm is not None else [])
     manifest = {
         "format": FORMAT,
         "graph": {
@@ -266,6 +271,7 @@ def _model_card(
     summary: Summary,
     found: dict[str, Any],
     metrics: dict[str, Metrics],
+    sgpm: PretrainedSGPM | None,
 ) -> str:
     lines = [f"# Tokenphormer on {graph.name}", ""]
     lines += [
@@ -285,6 +291,12 @@ def _model_card(
         "all their neighbours, test nodes included; labels of validation choose the epoch, labels of test nothing."
     ]
     lines += ["On a new graph with the same features it predicts without training again.", ""]
+    if sgpm is not None:
+        lines += [
+            f"Its SGPM-token ({config.sgpm_token}) comes from a model pre-trained, without labels, on all nodes and",
+            f"edges of '{sgpm.meta['graph']['name']}', test nodes included: test accuracy with it is transductive.",
+            "",
+        ]
     lines += ["## Settings", "", "```yaml", config.to_yaml().rstrip(), "```", ""]
     return "\n".join(lines)
 

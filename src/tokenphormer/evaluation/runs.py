@@ -26,6 +26,7 @@ from tokenphormer.evaluation.run_folder import (
 from tokenphormer.files import atomic_path
 from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.graph.tables import read_node_list
+from tokenphormer.sgpm import PretrainedSGPM
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import Trainer, in_pieces
 from tokenphormer.training.settings import Config
@@ -45,6 +46,7 @@ def train_run(
     resume: bool = False,
     compare: bool = False,
     command: str = "",
+    sgpm: PretrainedSGPM | None = None,
     after_epoch: Callable[[int, Trainer], None] = lambda _seed, _trainer: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Summary:
@@ -55,8 +57,8 @@ def train_run(
         for number in range(seeds):
             seeded = config.replace({"seed": config.seed + number})
             folder = out / "seeds" / str(seeded.seed)
-            done.append(_one_seed(graph, split, seeded, folder, device, number, after_epoch, say))
-        return _finish(graph, graph_source, split, config, out, device, done, compare, command)
+            done.append(_one_seed(graph, split, seeded, folder, device, number, sgpm, after_epoch, say))
+        return _finish(graph, graph_source, split, config, out, device, done, compare, command, sgpm)
     except InterruptedTrainingError as stop:
         raise InterruptedTrainingError(f"{stop}; {HOW_TO_GO_ON}", stop.signal) from stop
     except KeyboardInterrupt as stop:  # while something else than the epochs was going on
@@ -76,6 +78,7 @@ def _finish(
     done: list[dict[str, Any]],
     compare: bool,
     command: str,
+    sgpm: PretrainedSGPM | None,
 ) -> Summary:
     """Choose the best seed and write everything but the seeds' own files."""
     best = max(range(len(done)), key=lambda i: done[i]["metrics"]["val"]["accuracy"])
@@ -91,7 +94,7 @@ def _finish(
         peak_memory_bytes=max(d["peak_memory_bytes"] for d in done),
         comparison=comparison,
     )
-    write_run(out, graph, graph_source, split, config, chosen, summary, done[best], command)
+    write_run(out, graph, graph_source, split, config, chosen, summary, done[best], command, sgpm)
     return summary
 
 
@@ -138,6 +141,7 @@ def _one_seed(
     folder: Path,
     device: torch.device,
     number: int,
+    sgpm: PretrainedSGPM | None,
     after_epoch: Callable[[int, Trainer], None],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -147,10 +151,13 @@ def _one_seed(
         try:
             loaded: dict[str, Any] = json.loads(finished.read_text(encoding="utf-8"))
             same_graph = loaded["graph"] == graph.fingerprint
+            same_sgpm = loaded["sgpm"] == (None if sgpm is None else sgpm.hash)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{finished}: not the metrics of a seed; delete {folder} to train it anew") from error
         if not same_graph:
             raise InputError(f"{folder}: was trained on another graph than this; choose another folder with --out")
+        if not same_sgpm:
+            raise InputError(f"{folder}: was trained with another SGPM, or without; choose another folder with --out")
         return loaded
     checkpoint = folder / "checkpoint.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
@@ -170,11 +177,12 @@ def _one_seed(
         split,
         config,
         device,
+        sgpm=None if sgpm is None else sgpm.vectors(graph, config.sgpm_token, device),
         checkpoint=checkpoint,
         after_epoch=after,
         say=say,
     )
-    classifier = as_classifier(fitted, graph, split, config)
+    classifier = as_classifier(fitted, graph, split, config, sgpm)
     probabilities = classifier.predict_proba()
     metrics = metrics_by_part(graph, split, probabilities)
     classifier.save_pretrained(folder)
@@ -184,6 +192,7 @@ def _one_seed(
     found = {
         "seed": config.seed,
         "graph": graph.fingerprint,
+        "sgpm": None if sgpm is None else sgpm.hash,
         "metrics": {part: value.to_json() for part, value in metrics.items()},
         "epochs": fitted.progress.epoch,
         "best_epoch": fitted.progress.best_epoch,
@@ -198,10 +207,12 @@ def _one_seed(
     return found
 
 
-def as_classifier(fitted: Fitted, graph: Graph, split: Split, config: Config) -> TokenphormerClassifier:
+def as_classifier(
+    fitted: Fitted, graph: Graph, split: Split, config: Config, sgpm: PretrainedSGPM | None = None
+) -> TokenphormerClassifier:
     """A trained model with the classifier's habits."""
-    classifier = TokenphormerClassifier(**config.__dict__, device=str(fitted.method.source.device))
-    classifier._take(fitted, graph, split, config)
+    classifier = TokenphormerClassifier(**config.__dict__, device=str(fitted.method.source.device), sgpm=sgpm)
+    classifier._take(fitted, graph, split, config, sgpm)
     return classifier
 
 

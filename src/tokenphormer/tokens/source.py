@@ -8,9 +8,9 @@ is 3.2 GB for Cora and 76 GB for Flickr; this is n·h numbers and one batch.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import ref
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,8 +31,6 @@ from tokenphormer.walks import KINDS, Kind, sample_walks
 WHOLE_GRAPH_BYTES = 2 << 30
 """Graphs whose two projections take less are projected whole; of larger ones only the rows a batch visits."""
 
-RECENT_BATCHES = 32
-"""Batches kept for the next epoch; those of a fixed training set come again with the same walks."""
 PREDICTION_DRAWS = 1 << 40
 """Draws of walks beyond this number belong to prediction; no training reaches it."""
 
@@ -65,6 +63,8 @@ class TokenSettings:
     """Return probabilities of walks of 1 to this many steps, appended to the features."""
     normalise_features: bool = False
     """Scale every node's features to sum 1."""
+    sgpm_token: Literal["static", "contextual"] = "static"
+    """The SGPM-token, where there is an SGPM: its vector of the node (the authors'), or its mean state in sentences."""
 
     def __post_init__(self) -> None:
         for name, least in (("num_walks", 0), ("walk_length", 1), ("jump_radius", 1), ("num_hops", 0)):
@@ -152,7 +152,7 @@ class TokenSource:
             )
         self._sgpm = None if sgpm is None else torch.tensor(sgpm, device=self.device)
         self._all_walks: Tensor | None = None
-        self._recent: OrderedDict[int, tuple[Tensor, TokenBatch]] = OrderedDict()
+        self._recent: dict[int, tuple[ref[Tensor], TokenBatch]] = {}
         self._draw = 0
         self._signs: Tensor | None = None
         matrix = propagation_matrix(graph, settings.hop_normalisation) if settings.num_hops else None
@@ -220,15 +220,15 @@ class TokenSource:
     def batch(self, nodes: Tensor) -> TokenBatch:
         """What the model needs for these nodes (B), given as indices on the device.
 
-        A tensor that was asked for lately is answered from memory, as long as the walks stay the same.
+        What was made for a tensor is kept for as long as that very tensor lives and the walks stay the same: the batch
+        of a fixed training set comes again every epoch, one of shuffled nodes never.
         """
-        kept = self._recent.get(id(nodes))
-        if kept is not None and kept[0] is nodes:
+        key = id(nodes)
+        kept = self._recent.get(key)
+        if kept is not None and kept[0]() is nodes:
             return kept[1]
         batch = self._whole_batch(nodes) if self.whole else self._visited_batch(nodes)
-        self._recent[id(nodes)] = nodes, batch
-        if len(self._recent) > RECENT_BATCHES:
-            self._recent.popitem(last=False)
+        self._recent[key] = ref(nodes, lambda _: self._recent.pop(key, None)), batch
         return batch
 
     def _whole_batch(self, nodes: Tensor) -> TokenBatch:

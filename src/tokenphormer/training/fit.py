@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.graph import Graph, Split
+from tokenphormer.hashing import digest
 from tokenphormer.signals import put_off_signals
 from tokenphormer.training.checkpoint import load_checkpoint, save_checkpoint
 from tokenphormer.training.loop import Labelled, Progress, Trainer
@@ -68,6 +69,8 @@ def fit_tokenphormer(
         train, val = (Labelled(part, graph.y[part]) for part in (split.train, split.val))
         trainer = Trainer(method, train, val, graph.num_classes, config, device, say)
         identity = {"config": config.hash, "split": split.hash, "graph": graph.fingerprint}
+        if sgpm is not None:
+            identity["sgpm"] = digest([("vectors", sgpm)])
         if checkpoint is None:
             progress = trainer.run(after_epoch)
         else:

@@ -19,7 +19,7 @@ from tokenphormer.training.settings import Config
 
 CPU_BYTES = 256 << 20
 """Activations of a micro-batch on a CPU; more would only leave the caches."""
-GPU_BYTES = 4 << 30
+GPU_BYTES = 6 << 30
 """The most that training takes of a GPU, weights and features included; larger products are no faster."""
 
 
@@ -47,7 +47,7 @@ class TokenphormerMethod:
         parameters = sum(p.numel() for p in self.module.parameters())
         # Weights, gradients and the optimiser's two moments; the projected rows of the graph and their gradients.
         projected = graph.num_nodes * config.hidden_channels * (2 + config.num_hops) if self.source.whole else 0
-        fixed = 16 * parameters + 8 * projected
+        fixed = 16 * parameters + 4 * projected
         self.micro_batch = micro_batch(config, len(self.source.token_kinds), fixed, device)
         self._encode: Callable[..., Any] = self.module.encode
         self._compiled = should_compile(config, device)
@@ -93,8 +93,8 @@ class TokenphormerMethod:
 def activation_bytes(config: Config, tokens: int, width: int) -> int:
     """About how much one node's tokens take in a training step, at `width` bytes a number."""
     h, wide = config.hidden_channels, config.ffn_channels or 2 * config.hidden_channels
-    kept = config.num_layers * (tokens * (8 * h + 2 * wide) + 3 * config.num_heads * tokens * tokens)
-    passing = tokens * (4 * h + wide)
+    kept = config.num_layers * (tokens * (8 * h + 2 * wide) + 2 * config.num_heads * tokens * tokens)
+    passing = 4 * tokens * h
     return width * (kept + passing)
 
 

@@ -1,0 +1,159 @@
+"""A folder of pre-training: what `tokenphormer pretrain` writes and `tokenphormer train --sgpm` reads.
+
+sgpm.json           the manifest, written last: its presence says "whole"
+sgpm.safetensors    the weights, the settings, the graph's fingerprint
+config.yaml         every setting
+history.jsonl       a line an epoch
+model_card.md       what it is and what it has seen
+checkpoint.safetensors   while it runs, and after it was stopped
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from tokenphormer.errors import InputError, InterruptedTrainingError
+from tokenphormer.files import atomic_path
+from tokenphormer.graph import Graph
+from tokenphormer.graph.raw_files import user_cache
+from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM, document_fingerprint
+from tokenphormer.sgpm.pretraining import Pretrainer, PretrainProgress, run_with_checkpoints
+from tokenphormer.sgpm.settings import SMALL, SGPMSettings
+
+MANIFEST = "sgpm.json"
+CHECKPOINT = "checkpoint.safetensors"
+FORMAT = 1
+
+
+def default_settings(device: torch.device, path: Path | None = None) -> SGPMSettings:
+    """The settings of a file; else the paper's on a GPU, a small size on a CPU."""
+    if path is not None:
+        return SGPMSettings.from_yaml(path)
+    return SGPMSettings() if device.type == "cuda" else SGPMSettings().replace(SMALL)
+
+
+def pretrain(
+    graph: Graph,
+    settings: SGPMSettings,
+    out: Path,
+    device: torch.device,
+    *,
+    resume: bool = False,
+    after_chunk: Callable[[Pretrainer], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> PretrainedSGPM:
+    """Pre-train into the folder `out`; no label is looked at. A run that was stopped goes on with `resume`."""
+    identity = {"graph": document_fingerprint(graph), "settings": settings.hash}
+    _claim(out, settings, resume)
+    try:
+        trainer = Pretrainer(graph, settings, device)
+        progress = run_with_checkpoints(trainer, out / CHECKPOINT, identity, after_chunk, say)
+    except InterruptedTrainingError as stop:
+        raise InterruptedTrainingError(f"{stop}; the same command with --resume goes on", stop.signal) from stop
+    except (InputError, KeyboardInterrupt):
+        if not (out / CHECKPOINT).exists():  # nothing is lost, and the mended command can have the folder
+            (out / "config.yaml").unlink(missing_ok=True)
+        raise
+    from tokenphormer import __version__
+
+    done = PretrainedSGPM.of(trainer, __version__)
+    done.save(out / SGPM_FILE)
+    _write(out / "history.jsonl", "".join(json.dumps(row) + "\n" for row in progress.history))
+    _write(out / "model_card.md", model_card(graph, settings, progress))
+    weights = hashlib.sha256((out / SGPM_FILE).read_bytes()).hexdigest()
+    manifest = {"format": FORMAT, "version": __version__, **identity, "graph_name": graph.name, "sha256": weights}
+    _write(out / MANIFEST, json.dumps(manifest, indent=1))
+    (out / CHECKPOINT).unlink(missing_ok=True)
+    return done
+
+
+def _claim(out: Path, settings: SGPMSettings, resume: bool) -> None:
+    """Take the folder, or go on in it; a folder with anything else in it is left alone."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; expected the name of a folder to write")
+    if out.exists() and any(out.iterdir()):
+        if (out / MANIFEST).exists():
+            raise InputError(f"{out}: holds a finished pre-training; choose another folder")
+        if not (out / "config.yaml").exists():
+            raise InputError(f"{out}: is not empty and holds no pre-training; choose another folder")
+        if not resume:
+            raise InputError(f"{out}: holds a pre-training that was stopped; add --resume to go on")
+        if SGPMSettings.from_yaml(out / "config.yaml") != settings:
+            raise InputError(f"{out}: was begun with other settings than these; its config.yaml has them")
+        for left in out.glob(".*.partial"):  # what a kill left half-written
+            left.unlink(missing_ok=True)
+    else:
+        _write(out / "config.yaml", settings.to_yaml())
+
+
+def load_pretrained(folder: Path, graph: Graph, device: torch.device) -> PretrainedSGPM:
+    """The SGPM of a finished folder, if it is of this graph."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        known, expected = manifest["format"], manifest["sha256"]
+    except FileNotFoundError as error:
+        stopped = "; its pre-training was stopped" if (folder / CHECKPOINT).exists() else ""
+        raise InputError(f"{folder}: holds no finished pre-training ({MANIFEST} is missing){stopped}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: not the manifest of a pre-training ({error})") from error
+    if known != FORMAT:
+        raise InputError(f"{path}: a pre-training of format {known}; this version reads format {FORMAT}")
+    weights = folder / SGPM_FILE
+    if not weights.is_file() or hashlib.sha256(weights.read_bytes()).hexdigest() != expected:
+        raise InputError(f"{weights}: is missing or not the file that pre-training wrote (its SHA-256 is another)")
+    pretrained = PretrainedSGPM.load(weights, device)
+    pretrained.check(graph)
+    return pretrained
+
+
+def find_or_pretrain(
+    graph: Graph,
+    settings: SGPMSettings,
+    device: torch.device,
+    *,
+    root: Path | None = None,
+    after_chunk: Callable[[Pretrainer], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> PretrainedSGPM:
+    """The SGPM of this graph and these settings from the per-user cache, pre-trained now if there is none."""
+    key = hashlib.sha256(f"{FORMAT} {document_fingerprint(graph)} {settings.hash}".encode()).hexdigest()[:16]
+    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in graph.name)[:40]
+    folder = (root or user_cache() / "sgpm") / f"{safe}-{key}"
+    if (folder / MANIFEST).exists():
+        say(f"SGPM: using {folder}")
+        return load_pretrained(folder, graph, device)
+    say(f"SGPM: none for this graph and these settings yet; pre-training into {folder}")
+    resume = (folder / CHECKPOINT).exists()
+    if folder.exists() and not resume:
+        (folder / "config.yaml").unlink(missing_ok=True)  # left by a run that was killed before its first checkpoint
+    return pretrain(graph, settings, folder, device, resume=resume, after_chunk=after_chunk, say=say)
+
+
+def model_card(graph: Graph, settings: SGPMSettings, progress: PretrainProgress) -> str:
+    """What a reader should know before using the weights."""
+    best = progress.history[progress.best_epoch - 1]
+    effort = f"{progress.epoch} epochs, {progress.tokens:,} tokens, {progress.seconds:.0f} s; {progress.stopped}"
+    lines = [
+        f"# SGPM on {graph.name}",
+        "",
+        f"- Graph: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features} features.",
+        f"- Pre-training: {effort}.",
+        f"- Validation: loss {best['val_loss']:.4f}, masked nodes guessed right {best['val_accuracy']:.2%}.",
+        "",
+        "Masked-node modelling on non-backtracking walks, the paper's graph document. **No label was used.** All nodes",
+        "were, those of any test set too: their edges and features shaped the weights. A classifier that reads these",
+        "vectors is transductive, and its test accuracy is that of nodes known beforehand.",
+    ]
+    lines += ["", "## Settings", "", "```yaml", settings.to_yaml().rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
