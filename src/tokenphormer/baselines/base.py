@@ -118,7 +118,7 @@ class Baseline(nn.Module):
 
     def generator(self, draw: int, *, prediction: bool = False) -> np.random.Generator:
         """The random numbers of an epoch or a vote: a function of the seed and the draw alone."""
-        return np.random.default_rng(mix64(mix64(self.task.seed + 2 * draw + prediction) ^ GOLDEN))
+        return np.random.default_rng(mix64(mix64(mix64(self.task.seed) + GOLDEN * draw) ^ (1 + prediction)))
 
 
 FULL_GRAPH_TRAINING: dict[str, object] = {
@@ -151,3 +151,10 @@ def shares(**values: float) -> None:
     for name, value in values.items():
         if not 0 <= value < 1:
             raise InputError(f"{name}: {value!r}; expected a share from 0 to below 1")
+
+
+def check_heads(hidden_channels: int, num_heads: int) -> None:
+    """Raise unless the heads can share the channels equally."""
+    at_least(1, hidden_channels=hidden_channels, num_heads=num_heads)
+    if hidden_channels % num_heads:
+        raise InputError(f"hidden_channels: {hidden_channels} cannot be shared by num_heads={num_heads}")

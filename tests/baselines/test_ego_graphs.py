@@ -1,0 +1,92 @@
+"""Ego-graphs: exact, without repetition, and a function of (key, node)."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import torch
+from scipy.stats import chisquare
+
+from tests.baselines.build import build, separable_graph
+from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, distinct, draw_key, mix, numbered, uniform
+from tokenphormer.graph import Graph
+from tokenphormer.hashing import mix64
+
+
+def egos(graph: Graph) -> EgoGraphs:
+    return EgoGraphs(build("gophormer", graph=graph).task)
+
+
+def test_the_hash_is_the_projects_own() -> None:
+    values = [0, 1, 2**40, -5, 2**63 - 1]
+    assert [z % 2**64 for z in mix(torch.tensor(values)).tolist()] == [mix64(value) for value in values]
+
+
+def test_uniform_numbers_are_strictly_between_0_and_1() -> None:
+    numbers = uniform(numbered(torch.arange(100_000), torch.tensor(3)))
+    assert numbers.dtype == torch.float32
+    assert numbers.min() > 0
+    assert numbers.max() < 1
+    assert uniform(torch.tensor([-1])).item() < 1  # all bits set
+    assert uniform(torch.tensor([0])).item() > 0
+    assert chisquare(np.histogram(numbers.numpy(), bins=20, range=(0, 1))[0]).pvalue > 1e-3
+
+
+def test_every_subset_is_as_likely() -> None:
+    rows = 30_000
+    keys = mix(torch.arange(rows))
+    places = distinct(torch.full((rows,), 5), 3, keys, torch.zeros((), dtype=torch.int64))
+    subsets = [tuple(sorted(row)) for row in places.tolist()]
+    counts = [subsets.count(subset) for subset in combinations(range(5), 3)]
+    assert sum(counts) == rows
+    assert chisquare(counts).pvalue > 1e-3
+
+
+def test_few_neighbours_are_all_taken() -> None:
+    sizes = torch.tensor([0, 1, 2, 3])
+    places = distinct(sizes, 3, torch.arange(4), torch.zeros((), dtype=torch.int64))
+    assert places.tolist() == [[-1, -1, -1], [0, -1, -1], [0, 1, -1], [0, 1, 2]]
+
+
+def test_ego_graphs_follow_the_edges() -> None:
+    graph = separable_graph()
+    tokens = egos(graph).sample(torch.arange(90), (4, 2), draw_key(0, 1, prediction=False))
+    assert tokens.shape == (90, 1 + 4 + 4 * 2)
+    for node, row in enumerate(tokens.tolist()):
+        drawn = [token for token in row if token >= 0]
+        assert row[0] == node
+        assert len(set(drawn)) == len(drawn)
+        first = {token for token in row[1:5] if token >= 0}
+        assert first <= set(graph.neighbours(node).tolist())
+        assert len(first) == min(4, graph.degree[node])
+        near = {other for token in first for other in graph.neighbours(token).tolist()}
+        assert {token for token in row[5:] if token >= 0} <= near
+
+
+def test_a_sample_depends_on_key_and_node_alone() -> None:
+    drawer, nodes = egos(separable_graph()), torch.arange(90)
+    key = draw_key(3, 1, prediction=False)
+    everyone = drawer.sample(nodes, (3, 2), key)
+    torch.testing.assert_close(drawer.sample(nodes[[7, 50]], (3, 2), key), everyone[[7, 50]])
+    for other in (draw_key(3, 2, prediction=False), draw_key(3, 1, prediction=True), draw_key(4, 1, prediction=False)):
+        assert not torch.equal(drawer.sample(nodes, (3, 2), other), everyone)
+
+
+def test_edges_within_an_ego_graph() -> None:
+    graph = separable_graph()
+    drawer = egos(graph)
+    tokens = drawer.sample(torch.arange(90), (4, 2), 5)
+    dense = dense_adjacency(build("gophormer", graph=graph).task)
+    assert dense.sum() == graph.num_directed_edges
+    valid = tokens >= 0
+    expected = dense[tokens[:, :, None], tokens[:, None, :]] & valid[:, :, None] & valid[:, None, :]
+    assert expected.any()
+    assert torch.equal(drawer.adjacent(tokens), expected)
+
+
+def test_a_graph_without_edges() -> None:
+    drawer = egos(Graph.from_edges(np.zeros((2, 0), int), num_nodes=4, x=np.eye(4), y=[0, 1, 0, 1]))
+    tokens = drawer.sample(torch.arange(4), (2, 2), 0)
+    assert tokens.tolist() == [[node] + [-1] * 6 for node in range(4)]
+    assert not drawer.adjacent(tokens).any()
