@@ -34,6 +34,7 @@ ORDER = [
     "training",
     "classifier",
     "evaluation",
+    "benchmark",
     "explain",
     "serve",
     "cli",

@@ -1,0 +1,138 @@
+"""Every method of the benchmark by name: how it is built from a flat set of values, and what a search may choose."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokenphormer.baselines import BASELINES, FULL_GRAPH_TRAINING, Task, load_baseline
+from tokenphormer.errors import InputError, ResourceError
+from tokenphormer.graph import Graph
+from tokenphormer.training.loop import Method
+from tokenphormer.training.settings import Config, TrainingSettings
+from tokenphormer.training.tokenphormer import TokenphormerMethod
+
+Values = Mapping[str, Any]
+
+STOPPING: dict[str, object] = {"max_epochs": 500, "patience": 50}
+"""The stopping rule of every method: epochs at most, and epochs without a better validation result."""
+COMPILE: dict[str, object] = {"compile": "no"}
+"""Compiling takes longer than most of these trainings."""
+
+PAPER_SPACE: dict[str, tuple[object, ...]] = {
+    "hidden_channels": (64, 128, 256, 512),
+    "num_heads": (1, 4, 8),
+    "num_walks": (10, 30, 100),
+    "walk_length": (2, 4, 8),
+    "walk_ratios": ((0.25, 0.25, 0.25, 0.25), (0.3, 0.05, 0.6, 0.05), (1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.5, 0.5)),
+    "walk_pooling": ("mean", "sum"),
+    "num_hops": (3, 6, 10),
+    "hop_normalisation": ("symmetric", "row", "none"),
+    "dropout": (0.1, 0.3, 0.5, 0.7),
+    "attention_dropout": (0.1, 0.5),
+    "learning_rate": (1e-3, 2e-3, 5e-3),
+    "weight_decay": (1e-5, 1e-3, 1e-2, 1e-1),
+    "decay_updates": (300, 1000),
+    "normalise_features": (False, True),
+}
+PLUS_SPACE: dict[str, tuple[object, ...]] = PAPER_SPACE | {
+    "num_walks": (8, 16, 30),
+    "feature_dropout": (0.0, 0.4, 0.6, 0.75),
+    "final_norm": (False, True),
+    "fresh_walks": (False, True),
+    "label_smoothing": (0.0, 0.1),
+    "votes": (1, 3),
+}
+"""What Tokenphormer+ adds to the paper's model; docs/benchmark.md names each."""
+START: dict[str, object] = {"num_walks": 30, "hidden_channels": 128, "warmup_updates": 20, "decay_updates": 300}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method of the benchmark."""
+
+    name: str
+    title: str
+    paper: str
+    defaults: Mapping[str, object]
+    """Values it starts from; the first trial of a search is these alone."""
+    space: Mapping[str, tuple[object, ...]]
+
+
+@cache
+def entry(name: str) -> Entry:
+    """The method of that name; unknown names are an error that offers the nearest ones."""
+    paper = "https://arxiv.org/abs/2412.15302"
+    if name == "tokenphormer":
+        return Entry(name, "Tokenphormer", paper, START | STOPPING | COMPILE, PAPER_SPACE)
+    if name == "tokenphormer+":
+        added = {"feature_dropout": 0.6, "fresh_walks": True, "dropout": 0.5, "weight_decay": 0.1}
+        return Entry(name, "Tokenphormer+", paper, START | added | STOPPING | COMPILE, PLUS_SPACE)
+    if name not in BASELINES:
+        near = difflib.get_close_matches(name, METHODS, n=3, cutoff=0.4)
+        raise InputError(f"{name!r} is no method of the benchmark; nearest: {', '.join(near or METHODS)}")
+    cls = load_baseline(name)
+    return Entry(name, cls.title, cls.paper, FULL_GRAPH_TRAINING | dict(cls.schedule) | STOPPING, cls.space)
+
+
+METHODS = ("tokenphormer", "tokenphormer+", *BASELINES)
+
+
+def complete(method: Entry, values: Values) -> dict[str, Any]:
+    """All values of a run: the defaults and what a search changed; a key that the method has not is an error."""
+    known = set(method.defaults) | set(method.space) | {"normalise_features"}
+    if method.name.startswith("tokenphormer"):
+        known |= set(Config.__dataclass_fields__)
+    else:
+        known |= set(load_baseline(method.name).settings_class.__dataclass_fields__)
+        known |= set(TrainingSettings.__dataclass_fields__)
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=3)
+            raise InputError(f"{method.name}: has no setting {key!r}; nearest: {', '.join(near) or 'none'}")
+    return dict(method.defaults) | dict(values)
+
+
+def build(
+    name: str,
+    graph: Graph,
+    num_classes: int,
+    train_nodes: NDArray[np.int64],
+    train_classes: NDArray[np.int64],
+    values: Values,
+    device: torch.device,
+    seed: int,
+    sgpm: NDArray[np.float32] | None = None,
+) -> tuple[Method, TrainingSettings]:
+    """A method ready to train, and how it is trained. `graph` has no labels."""
+    values = complete(entry(name), values) | {"seed": seed}
+    if name.startswith("tokenphormer"):
+        config = Config().replace(values)
+        return TokenphormerMethod(graph, config, num_classes, device, sgpm=sgpm), config
+    cls: Any = load_baseline(name)
+    own = {field.name for field in dataclasses.fields(cls.settings_class)}
+    training = {field.name for field in dataclasses.fields(TrainingSettings)}
+    settings = cls.settings_class(**{key: v for key, v in values.items() if key in own})
+    needed = cls.bytes_needed(graph, settings)
+    if needed and device.type == "cuda" and needed > torch.cuda.mem_get_info(device)[0]:
+        raise ResourceError(f"needs about {needed / 2**30:.0f} GiB")
+    task = Task(
+        graph,
+        num_classes,
+        train_nodes,
+        train_classes,
+        device,
+        seed,
+        normalise_features=bool(values.get("normalise_features", False)),
+    )
+    chosen: Any = {key: v for key, v in values.items() if key in training and key not in own - {"dropout"}}
+    method: Method = cls(task, settings).to(device)
+    return method, TrainingSettings(**chosen)
