@@ -22,7 +22,7 @@ from tokenphormer.training.fit import peak_memory
 
 H200_RATE = 790e12
 """Multiplications and additions a second in bfloat16, measured on large products."""
-GROWTH = {"train_sentences": 2, "val_sentences": 1, "epochs": 1, "mean_length": 8.0}
+GROWTH: dict[str, object] = {"train_sentences": 2, "val_sentences": 1, "epochs": 1, "mean_length": 8.0}
 Row = dict[str, object]
 
 
@@ -81,10 +81,9 @@ def main() -> None:
     settings = default_settings(device).replace(SGPMSettings.parse_overrides(options.changes))
     about = machine()
     print(json.dumps(about))
-    work = [(load_graph, name, settings) for name in options.datasets]
-    work += [(generated, size, settings.replace(GROWTH)) for size in options.growth]
-    for make, what, chosen in work:
-        row = schedule(make(what), chosen, device) | {"device": options.device}  # type: ignore[operator]
+    for what in [*options.datasets, *options.growth]:
+        graph, grows = (generated(what), GROWTH) if isinstance(what, int) else (load_graph(what), {})
+        row = schedule(graph, settings.replace(grows), device) | {"device": options.device}
         print(json.dumps(row), flush=True)
         if options.out:
             options.out.parent.mkdir(parents=True, exist_ok=True)

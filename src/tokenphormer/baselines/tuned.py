@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv
 
 from tokenphormer.baselines.base import Baseline, Task, at_least, check_choice, check_heads, shares
-from tokenphormer.baselines.gat import check_heads, edges_and_loops
+from tokenphormer.baselines.gat import edges_and_loops
 from tokenphormer.baselines.sage import MeanConv, mean_operator
 from tokenphormer.model import dropout
 from tokenphormer.tokens.operators import SparseOperator
