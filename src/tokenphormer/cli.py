@@ -290,6 +290,95 @@ def predict(
     typer.echo(f"{out}: predictions for {count:,} nodes of {name}")
 
 
+@app.command()
+def benchmark(
+    out: Annotated[Path, typer.Option(help="The folder of rows; what is in it already is not run again.")],
+    models: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
+    datasets: Annotated[str, typer.Option(help="Names with commas between.")] = "debian",
+    splits: Annotated[int, typer.Option(help="Reported splits: 0, 1, …")] = 10,
+    budget: Annotated[int, typer.Option(help="Trials of each method's search on each dataset.")] = 10,
+    protocol: Annotated[
+        str, typer.Option(help="Split protocol; auto: geom-gcn where it is usual, else stratified.")
+    ] = "auto",
+    workers: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
+    minutes: Annotated[float, typer.Option(help="Begin no run after so many minutes; 0: no limit.")] = 0.0,
+    merge: Annotated[list[Path] | None, typer.Option(help="Rows from elsewhere that count as done.")] = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Search and run methods on the same splits; every run becomes a row. Stop it and go on whenever you like."""
+    from tokenphormer.benchmark.grid import Plan, fill
+    from tokenphormer.benchmark.methods import METHODS
+    from tokenphormer.walks.sampling import check_device, choose_device
+
+    chosen = METHODS if models == "all" else _names(models)
+    plan = Plan(chosen, _names(datasets), splits, budget, protocol)
+    where = check_device(choose_device(device))
+    limit = minutes or float("inf")
+    done = fill(
+        plan,
+        out,
+        where,
+        workers=workers,
+        minutes=limit,
+        merge=tuple(merge or []),
+        say=lambda text: typer.echo(text, err=True),
+    )
+    typer.echo(f"{out / 'rows.jsonl'}: {done} runs added; tables: tokenphormer tables {out} --out TABLES")
+
+
+@app.command()
+def tables(
+    rows: Annotated[list[Path], typer.Argument(metavar="ROWS", help="Files of rows, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="The folder to write main.md, .tex, .csv and .html to.")],
+    datasets: Annotated[str, typer.Option(help="Names with commas between; default: all that have rows.")] = "",
+    models: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
+    budget: Annotated[int, typer.Option(help="Trials that count; 0: as many as every method has had.")] = 0,
+) -> None:
+    """Make tables and a page from rows, with paired differences and the paper's figures beside ours."""
+    from tokenphormer.benchmark.methods import METHODS
+    from tokenphormer.benchmark.rows import read_rows
+    from tokenphormer.benchmark.tables import cell_results, write_tables
+
+    read = read_rows(rows, lambda text: typer.echo(text, err=True))
+    found = _names(datasets) if datasets else tuple(dict.fromkeys(row["dataset"] for row in read))
+    if not found:
+        raise InputError("there are no rows to make a table of")
+    cells = cell_results(read, found, METHODS if models == "all" else _names(models), budget or None)
+    for path in write_tables(cells, out):
+        typer.echo(str(path))
+
+
+@app.command()
+def leaks(
+    datasets: Annotated[
+        str, typer.Option(help="Names with commas between; default: every dataset on disk.")
+    ] = "debian",
+    splits: Annotated[int, typer.Option(help="How many of the reported splits to look at.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a line a split.")] = False,
+) -> None:
+    """Look for what could tell a method test labels: nodes in two parts, doubles, labels among features."""
+    import dataclasses
+
+    from tokenphormer.benchmark.grid import Plan
+    from tokenphormer.benchmark.leaks import find_leaks
+    from tokenphormer.benchmark.running import dataset, split_of
+
+    plan, fine = Plan((), _names(datasets), splits), True
+    for name in plan.datasets:
+        graph = dataset(name)
+        for number in range(splits):
+            found = find_leaks(graph, split_of(graph, plan.protocol_of(name), number))
+            fine = fine and found.fine
+            values = dataclasses.asdict(found)
+            typer.echo(json.dumps(values) if as_json else "  ".join(f"{key} {value}" for key, value in values.items()))
+    if not fine:
+        raise typer.Exit(1)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def _say_notes(graph: Graph) -> None:
     """One line on what was done to a user's own graph; the named ones are described elsewhere."""
     from tokenphormer.graph.datasets import DATASETS

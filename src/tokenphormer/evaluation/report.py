@@ -95,7 +95,6 @@ def write_report(path: str | Path, report: Report) -> None:
 
 def render(report: Report) -> str:
     """The whole page as a string; the same report gives the same string."""
-    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     sections = [
         _headline(report),
         _results(report),
@@ -105,19 +104,25 @@ def render(report: Report) -> str:
         _attention(report),
         _provenance(report),
     ]
+    return page(report.title, "".join(section for section in sections if section))
+
+
+def page(title: str, body: str) -> str:
+    """A whole HTML page with the report's style, which loads nothing from anywhere."""
+    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{html.text(report.title)}</title>
+<title>{html.text(title)}</title>
 <style>
 {style}</style>
 </head>
 <body>
 <main>
-{"".join(section for section in sections if section)}</main>
+{body}</main>
 </body>
 </html>
 """

@@ -1,0 +1,100 @@
+"""Leaks: what could let a method know test labels without learning anything. Checked on every dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenphormer.graph import Graph, Split
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """What was found of one graph and one split."""
+
+    dataset: str
+    split: str
+    shared_nodes: int
+    """Nodes in more than one part of the split: must be 0."""
+    duplicates: int
+    """Test nodes with the features and the neighbours of a training or validation node: the same thing twice."""
+    same_features: int
+    """Test nodes that share their (non-empty) features with a training node."""
+    label_columns: int
+    """Feature columns that alone tell a class of three nodes or more, exactly: labels among the features."""
+    train_test_edges: int
+    """Edges between training and test nodes: seen in the transductive setting, which all methods here share."""
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing was found that would make a result worthless."""
+        return self.shared_nodes == 0 and self.label_columns == 0
+
+
+def find_leaks(graph: Graph, split: Split) -> Leaks:
+    """Look for leaks."""
+    parts = (split.train, split.val, split.test)
+    everything = np.concatenate(parts)
+    shared = len(everything) - len(np.unique(everything))
+    features = _row_hashes(graph.x, graph.num_nodes)
+    neighbours = _neighbour_hashes(graph)
+    empty = _empty_rows(graph.x, graph.num_nodes)
+    known = np.concatenate(parts[:2])
+    both = set(zip(features[known].tolist(), neighbours[known].tolist(), strict=True))
+    twice = [pair in both for pair in zip(features[split.test].tolist(), neighbours[split.test].tolist(), strict=True)]
+    lone = (graph.degree[split.test] == 0) & empty[split.test]
+    same = np.isin(features[split.test], features[split.train]) & ~empty[split.test]
+    part = np.zeros(graph.num_nodes, dtype=np.int8)
+    part[split.train], part[split.test] = 1, 2
+    source = np.repeat(np.arange(graph.num_nodes), graph.degree)
+    crossing = int(((part[source] == 1) & (part[graph.indices] == 2)).sum())
+    return Leaks(
+        dataset=graph.name,
+        split=split.name,
+        shared_nodes=shared,
+        duplicates=int((np.array(twice, dtype=bool) & ~lone).sum()),
+        same_features=int(same.sum()),
+        label_columns=_label_columns(graph),
+        train_test_edges=crossing,
+    )
+
+
+def _row_hashes(x: Any, n: int) -> NDArray[np.int64]:
+    if x is None:
+        return np.zeros(n, dtype=np.int64)
+    if isinstance(x, np.ndarray):
+        return np.array([hash(row.tobytes()) for row in np.ascontiguousarray(x)], dtype=np.int64)
+    x = x.copy()
+    x.sort_indices()
+    ends = zip(x.indptr[:-1].tolist(), x.indptr[1:].tolist(), strict=True)
+    return np.array([hash((x.indices[a:b].tobytes(), x.data[a:b].tobytes())) for a, b in ends], dtype=np.int64)
+
+
+def _neighbour_hashes(graph: Graph) -> NDArray[np.int64]:
+    return np.array([hash(graph.neighbours(v).tobytes()) for v in range(graph.num_nodes)], dtype=np.int64)
+
+
+def _empty_rows(x: Any, n: int) -> NDArray[np.bool_]:
+    if x is None:
+        return np.ones(n, dtype=np.bool_)
+    empty: NDArray[np.bool_] = np.asarray(abs(x).sum(axis=1)).ravel() == 0
+    return empty
+
+
+def _label_columns(graph: Graph) -> int:
+    """Columns whose non-zero entries are exactly the nodes of one class of at least three."""
+    x: Any = graph.x
+    if x is None:
+        return 0
+    labelled = np.flatnonzero(graph.y >= 0)
+    there = (x[labelled] != 0).astype(np.float64)
+    one_hot = np.zeros((len(labelled), graph.num_classes))
+    one_hot[np.arange(len(labelled)), graph.y[labelled]] = 1
+    inside: NDArray[np.float64] = np.asarray(there.T @ one_hot)
+    total = np.asarray(there.sum(axis=0)).ravel()
+    sizes = one_hot.sum(axis=0)
+    exact = (inside == sizes) & (inside == total[:, None]) & (sizes >= 3)
+    return int(exact.any(axis=1).sum())

@@ -1,0 +1,85 @@
+"""The benchmark as a page: accuracy with intervals, and accuracy against time and memory, dataset by dataset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scipy.stats import t as student_t
+
+from tokenphormer.benchmark.methods import entry
+from tokenphormer.benchmark.tables import CellResult, axes_of, difference_text
+from tokenphormer.evaluation import html, plots
+from tokenphormer.evaluation.report import page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OURS = ("tokenphormer", "tokenphormer+")
+
+
+def html_page(cells: list[CellResult]) -> str:
+    """A self-contained page."""
+    datasets, methods = axes_of(cells)
+    at = {(cell.method, cell.dataset): cell for cell in cells}
+    strong = [number for number, method in enumerate(methods) if method in OURS]
+    head = ["method", *datasets]
+    ours = [[entry(m).title, *(_ours(at[m, d]) for d in datasets)] for m in methods]
+    body = ["<h1>Benchmark</h1>", html.table("Test accuracy in percent, run here", head, ours, strong)]
+    printed = [m for m in methods if any(at[m, d].paper for d in datasets)]
+    paper = [[entry(m).title, *(_paper(at[m, d]) for d in datasets)] for m in printed]
+    body.append(html.table("The same as the paper prints it, on splits that cannot be had", head, paper))
+    compared = [m for m in methods if any(at[m, d].difference for d in datasets)]
+    gaps = [[entry(m).title, *(difference_text(at[m, d].difference) for d in datasets)] for m in compared]
+    body.append(html.table("Paired difference to Tokenphormer and its 95 % interval", head, gaps))
+    for name in datasets:
+        ran = sorted((c for c in cells if c.dataset == name and c.mean is not None), key=lambda c: -(c.mean or 0.0))
+        if len(ran) > 1:
+            body.append(f"<h2>{html.text(name)}</h2>")
+            label = f"Test accuracy of {len(ran)} methods on {name}, the best on top"
+            body.append(html.figure(f"{name}-accuracy", accuracy_plot(ran), label))
+            label = f"Accuracy against time and memory on {name}; numbers are those of the plot above"
+            body.append(html.figure(f"{name}-cost", cost_plot(ran), label, "Numbers: the methods of the plot above."))
+    return page("Benchmark", "\n".join(body))
+
+
+def _ours(cell: CellResult) -> str:
+    if cell.mean is None:
+        return "–" if cell.status in ("from the paper", "not run yet") else cell.status
+    spread = f" ± {cell.std:.2f}" if cell.std is not None else ""
+    return f"{cell.mean:.2f}{spread}" + ("" if cell.n == 10 else f" (n = {cell.n})")
+
+
+def _paper(cell: CellResult) -> str:
+    return f"{cell.paper[0]:.2f} ± {cell.paper[1]:.2f}" if cell.paper else "–"
+
+
+def accuracy_plot(cells: list[CellResult]) -> Figure:
+    """Mean accuracies in the order given, the first on top, with 95 % intervals of the mean over splits."""
+    figure = plots._figure(plots.WIDTH, 0.9 + 0.22 * len(cells))
+    axes = figure.subplots()
+    for place, cell in enumerate(cells):
+        half = 0.0
+        if cell.std is not None:
+            half = float(student_t.ppf(0.975, cell.n - 1)) * cell.std / cell.n**0.5
+        colour = plots.ORANGE if cell.method in OURS else plots.BLUE
+        axes.errorbar(cell.mean or 0.0, -place, xerr=half, fmt="o", color=colour, markersize=4, linewidth=1.2)
+    names = [f"{entry(cell.method).title}  {number}" for number, cell in enumerate(cells, start=1)]
+    axes.set_yticks([-place for place in range(len(cells))], names)
+    plots._style(axes, "Accuracy, 95 % interval", "percent", grid="x")
+    return figure
+
+
+def cost_plot(cells: list[CellResult]) -> Figure:
+    """Accuracy against seconds a run and against peak memory; methods are numbered in the order given."""
+    figure = plots._figure(plots.WIDTH, 5.6)
+    panels = (("seconds", "Against time", "seconds a run"), ("memory_mb", "Against memory", "peak memory, MB"))
+    for axes, (name, title, label) in zip(figure.subplots(2, 1), panels, strict=True):
+        for number, cell in enumerate(cells, start=1):
+            value = max(getattr(cell, name) or 0.0, 1e-3)
+            colour = plots.ORANGE if cell.method in OURS else plots.BLUE
+            axes.text(value, cell.mean or 0.0, str(number), color=colour, fontsize=9, ha="center", va="center")
+            axes.plot(value, cell.mean or 0.0, alpha=0)  # so that the axes reach there
+        axes.set_xscale("log")
+        axes.margins(0.08)
+        plots._style(axes, title, label)
+    return figure
