@@ -43,6 +43,10 @@ class ModelSettings:
     """Dropout of the features themselves, before they are projected; the paper has none."""
     final_norm: bool = False
     """A LayerNorm after the last layer; the paper's equations have none."""
+    score_hops: int = 0
+    """Steps by which class scores are passed on to neighbours, as in APPNP; not in the paper. Each takes all nodes."""
+    score_teleport: float = 0.1
+    """Share of a node's own scores in each of those steps."""
 
     def __post_init__(self) -> None:
         for name, least in (("hidden_channels", 2), ("num_layers", 1), ("num_heads", 1)):
@@ -52,7 +56,9 @@ class ModelSettings:
             raise InputError(f"hidden_channels: {self.hidden_channels} cannot be shared by num_heads={self.num_heads}")
         if self.ffn_channels < 0:
             raise InputError(f"ffn_channels: {self.ffn_channels!r}; expected at least 0")
-        for name in ("dropout", "attention_dropout", "feature_dropout"):
+        if self.score_hops < 0:
+            raise InputError(f"score_hops: {self.score_hops!r}; expected at least 0")
+        for name in ("dropout", "attention_dropout", "feature_dropout", "score_teleport"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name}: {getattr(self, name)!r}; expected a share from 0 to below 1")
 

@@ -50,6 +50,8 @@ PLUS_SPACE: dict[str, tuple[object, ...]] = PAPER_SPACE | {
     "fresh_walks": (False, True),
     "label_smoothing": (0.0, 0.1),
     "votes": (1, 3),
+    "score_hops": (0, 5, 10),
+    "score_teleport": (0.05, 0.1, 0.2),
 }
 """What Tokenphormer+ adds to the paper's model; docs/benchmark.md names each."""
 START: dict[str, object] = {"num_walks": 30, "hidden_channels": 128, "warmup_updates": 20, "decay_updates": 300}
@@ -74,7 +76,8 @@ def entry(name: str) -> Entry:
     if name == "tokenphormer":
         return Entry(name, "Tokenphormer", paper, START | STOPPING | COMPILE, PAPER_SPACE)
     if name == "tokenphormer+":
-        added = {"feature_dropout": 0.6, "fresh_walks": True, "dropout": 0.5, "weight_decay": 0.1}
+        added: dict[str, object] = {"feature_dropout": 0.6, "fresh_walks": True, "dropout": 0.5, "weight_decay": 0.1}
+        added |= {"score_hops": 10, "batch_size": 10**6}
         return Entry(name, "Tokenphormer+", paper, START | added | STOPPING | COMPILE, PLUS_SPACE)
     if name not in BASELINES:
         near = difflib.get_close_matches(name, METHODS, n=3, cutoff=0.4)

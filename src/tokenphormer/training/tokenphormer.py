@@ -9,12 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
+from tokenphormer.hops import propagation_matrix
 from tokenphormer.model import Tokenphormer
 from tokenphormer.tokens import TokenSource
-from tokenphormer.training.loop import compute_dtype
+from tokenphormer.tokens.operators import SparseOperator
+from tokenphormer.training.loop import compute_dtype, even_split
 from tokenphormer.training.settings import Config
 
 CPU_BYTES = 256 << 20
@@ -54,6 +57,13 @@ class TokenphormerMethod:
         if self._compiled:
             self._encode = torch.compile(self.module.encode)
         self.dtype = compute_dtype(device, config)
+        self._score_hops, self._teleport = config.score_hops, config.score_teleport
+        self._score_hop: SparseOperator | None = None
+        if config.score_hops:
+            matrix = propagation_matrix(graph, "symmetric")
+            self._score_hop = SparseOperator.from_scipy(matrix, device, symmetric=not graph.directed)
+            self._everyone = even_split(torch.arange(graph.num_nodes, device=device), self.micro_batch)
+            self.micro_batch = graph.num_nodes  # a smaller one would only have all scores worked out more often
 
     def _load(self, weights: dict[str, Tensor]) -> None:
         expected = self.module.self_part.weight.shape[1]
@@ -74,8 +84,23 @@ class TokenphormerMethod:
         self.source.begin_prediction(draw)
 
     def scores(self, nodes: Tensor) -> Tensor:
-        """(B, C) class scores."""
+        """(B, C) class scores, passed on to neighbours if the settings say so."""
+        return self.own_scores(nodes) if self._score_hop is None else self._passed_on(self._score_hop)[nodes]
+
+    def own_scores(self, nodes: Tensor) -> Tensor:
+        """(B, C) class scores from the nodes' own tokens."""
         return self.scores_and_attention(nodes)[0]
+
+    def _passed_on(self, hop: SparseOperator) -> Tensor:
+        """(n, C) Z_K of APPNP: Z₀ = S, the own scores of all nodes; Zₖ₊₁ = (1 − α) Â Zₖ + α S."""
+        if len(self._everyone) == 1 or not torch.is_grad_enabled():
+            own = torch.cat([self.own_scores(piece) for piece in self._everyone])
+        else:  # each piece is worked out again in the backward pass, so that memory is that of one piece
+            own = torch.cat([checkpoint(self.own_scores, piece, use_reentrant=False) for piece in self._everyone])
+        Z = own
+        for _ in range(self._score_hops):
+            Z = (1 - self._teleport) * (hop @ Z) + self._teleport * own
+        return Z
 
     def loss(self, nodes: Tensor, criterion: Callable[[Tensor], Tensor]) -> Tensor:
         """The cross-entropy of the scores, as the paper has it."""
