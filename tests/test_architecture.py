@@ -23,6 +23,7 @@ ORDER = [
     "tensor_files",
     "settings",
     "signals",
+    "distributed",
     "graph",
     "walks",
     "hops",
@@ -39,7 +40,7 @@ ORDER = [
     "serve",
     "cli",
 ]
-BASE = {"errors", "hashing", "files", "tensor_files", "settings", "signals"}
+BASE = {"errors", "hashing", "files", "tensor_files", "settings", "signals", "distributed"}
 # These stand side by side in the design, not in a row.
 ONLY = {"walks": {"graph"}, "hops": {"graph"}}
 EXEMPT = {"__init__.py", "__main__.py"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tokenphormer.errors import InputError, InterruptedTrainingError, TokenphormerError
+from tokenphormer.errors import InputError, InterruptedTrainingError, OtherRankError, TokenphormerError
 
 if TYPE_CHECKING:
     from tokenphormer.graph import Graph
@@ -220,8 +220,7 @@ def train(
     directed: DirectedOption = False,
 ) -> None:
     """Train Tokenphormer on a graph and write a run folder with weights, predictions and a report."""
-    import torch
-
+    from tokenphormer import distributed
     from tokenphormer.evaluation.live import LiveProgress
     from tokenphormer.evaluation.run_folder import write_plots
     from tokenphormer.evaluation.runs import free_folder, train_run
@@ -232,36 +231,38 @@ def train(
     from tokenphormer.walks.sampling import check_device, choose_device
 
     loaded = load_graph(graph, directed=directed)
-    _say_notes(loaded)
-    where: torch.device = check_device(choose_device(device))
     values = Config.parse_overrides(overrides or []) | ({"deterministic": "true"} if deterministic else {})
-    settings = config_for(loaded, where, config).replace(values)
-    chosen = split_for(loaded, split, split_seed)
-    folder = out or free_folder(Path("runs"), loaded.name, resume)
     command = "tokenphormer " + " ".join(map(shlex.quote, sys.argv[1:]))
-    with LiveProgress(settings.max_epochs, folder if tensorboard else None) as live:
-        pretrained = None
-        if sgpm == "auto":
-            pretrained = find_or_pretrain(
-                loaded, default_settings(where), where, after_chunk=live.after_chunk, say=live.say
+    with distributed.joined(check_device(choose_device(device))) as where:
+        _say_notes(loaded)
+        settings = config_for(loaded, where, config).replace(values)
+        chosen = split_for(loaded, split, split_seed)
+        folder = out or free_folder(Path("runs"), loaded.name, resume)
+        with LiveProgress(settings.max_epochs, folder if tensorboard else None) as live:
+            pretrained = None
+            if sgpm == "auto":
+                pretrained = find_or_pretrain(
+                    loaded, default_settings(where), where, after_chunk=live.after_chunk, say=live.say
+                )
+            elif sgpm is not None:
+                pretrained = load_pretrained(Path(sgpm), loaded, where)
+            summary = train_run(
+                loaded,
+                graph,
+                chosen,
+                settings,
+                folder,
+                where,
+                seeds=seeds,
+                resume=resume,
+                compare=compare,
+                command=command,
+                sgpm=pretrained,
+                after_epoch=live.after_epoch,
+                say=live.say,
             )
-        elif sgpm is not None:
-            pretrained = load_pretrained(Path(sgpm), loaded, where)
-        summary = train_run(
-            loaded,
-            graph,
-            chosen,
-            settings,
-            folder,
-            where,
-            seeds=seeds,
-            resume=resume,
-            compare=compare,
-            command=command,
-            sgpm=pretrained,
-            after_epoch=live.after_epoch,
-            say=live.say,
-        )
+        if not distributed.is_first():
+            return
     if plots:
         write_plots(folder, loaded)
     if as_json:
@@ -284,9 +285,14 @@ def predict(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
     """Predict classes with a trained run, on its own graph or on a new one with the same features."""
+    from tokenphormer import distributed
     from tokenphormer.evaluation.runs import predict_run
+    from tokenphormer.walks.sampling import check_device, choose_device
 
-    count, name = predict_run(run, graph, out, nodes, device, directed, force)
+    with distributed.joined(check_device(choose_device(device))) as where:
+        count, name = predict_run(run, graph, out, nodes, str(where), directed, force)
+        if not distributed.is_first():
+            return
     typer.echo(f"{out}: predictions for {count:,} nodes of {name}")
 
 
@@ -381,9 +387,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _say_notes(graph: Graph) -> None:
     """One line on what was done to a user's own graph; the named ones are described elsewhere."""
+    from tokenphormer import distributed
     from tokenphormer.graph.datasets import DATASETS
 
-    if graph.notes and graph.name not in DATASETS:
+    if graph.notes and graph.name not in DATASETS and distributed.is_first():
         typer.echo(f"{graph.name}: {'; '.join(graph.notes)}", err=True)
 
 
@@ -394,6 +401,8 @@ def main() -> None:
     except InterruptedTrainingError as stop:
         typer.echo(f"tokenphormer: {stop}", err=True)
         raise SystemExit(128 + stop.signal) from None
+    except OtherRankError:
+        raise SystemExit(3) from None
     except TokenphormerError as error:
         typer.echo(f"tokenphormer: error: {error}", err=True)
         raise SystemExit(2 if isinstance(error, InputError) else 3) from None

@@ -4,6 +4,7 @@ TokenphormerError            everything this package raises on purpose
 ├── InputError               what a user gave is wrong: a file, a row, an option (exit code 2)
 │   └── DatasetMissingError  a dataset by name whose files are neither here nor to be downloaded
 ├── ResourceError            the machine cannot: no memory, no disk, no such device (exit code 3)
+│   └── OtherRankError       of several processes another one failed, and says why
 └── InterruptedTrainingError a signal ended a training that can be gone on with (exit code 128 + signal)
 """
 
@@ -24,6 +25,10 @@ class DatasetMissingError(InputError):
 
 class ResourceError(TokenphormerError, RuntimeError):
     """The machine cannot do what was asked: memory, disk, a device that is not there."""
+
+
+class OtherRankError(ResourceError):
+    """Another of several processes has failed; it tells the reason, this one only ends."""
 
 
 class InterruptedTrainingError(TokenphormerError):

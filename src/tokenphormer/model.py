@@ -153,6 +153,7 @@ class EncoderLayer(nn.Module):
         self.dropout, self.attention_dropout = settings.dropout, settings.attention_dropout
         self.attention_norm, self.ffn_norm = nn.LayerNorm(h), nn.LayerNorm(h)
         self.query_key_value, self.output = nn.Linear(h, 3 * h), nn.Linear(h, h)
+        self.query_key_value.bias.register_hook(_without_keys)
         self.widen, self.narrow = nn.Linear(h, wide), nn.Linear(wide, h)
 
     def forward(self, H: Tensor) -> Tensor:
@@ -208,6 +209,18 @@ def dropout(x: Tensor, share: float) -> Tensor:
     zeros = round(share * 2**16)  # of the 2¹⁶ values
     keep = bits.view(torch.int16)[: x.numel()].view(x.shape) >= zeros - 2**15
     return x * (keep * (2**16 / (2**16 - zeros)))
+
+
+def _without_keys(gradient: Tensor) -> Tensor:
+    """The gradient of the bias of Q, K and V without K's, which is 0: softmax does not see what all scores share.
+
+    What is computed for it is rounding error alone. Adam would blow that up to steps of full size, and the weights of
+    two runs that differ in nothing but the order of sums would drift apart.
+    """
+    gradient = gradient.clone()
+    third = len(gradient) // 3
+    gradient[third : 2 * third] = 0
+    return gradient
 
 
 def _parts(layer: nn.Linear) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from tokenphormer.errors import InputError, ResourceError
@@ -32,18 +32,24 @@ def _hash(tensors: dict[str, Tensor], text: str) -> str:
     return digest(((name, tensors[name].numpy()) for name in sorted(tensors)), text)
 
 
-def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, object]]:
-    """Read what `save_tensors` wrote; a truncated, changed or foreign file is refused."""
+def load_tensors(path: str | Path, content: bytes | None = None) -> tuple[dict[str, Tensor], dict[str, object]]:
+    """Read what `save_tensors` wrote, or such a file's `content`; a truncated, changed or foreign file is refused."""
     path = Path(path)
-    if not path.is_file():
+    if content is None and not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
-        with safe_open(path, framework="pt") as file:
-            expected, _, text = (file.metadata() or {})["tokenphormer"].partition(" ")
-            meta = json.loads(text)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
+        if content is None:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
+        else:
+            size = int.from_bytes(content[:8], "little")
+            metadata = json.loads(content[8 : 8 + size]).get("__metadata__", {})
+            tensors = load(content)
+        expected, _, text = metadata["tokenphormer"].partition(" ")
+        meta = json.loads(text)
         changed = _hash(tensors, text) != expected
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a readable file of weights, perhaps truncated ({error})") from error
     if changed or not isinstance(meta, dict):
         raise InputError(f"{path}: its content does not match the hash inside it; the file was changed")

@@ -12,18 +12,22 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tokenphormer import distributed
 from tokenphormer.errors import InputError
 from tokenphormer.sgpm import Pretrainer
 from tokenphormer.training.loop import Trainer
 
 
 class LiveProgress:
-    """A context in which `after_epoch` shows how training goes."""
+    """A context in which `after_epoch` shows how training goes. Of several processes only the first shows anything."""
 
     def __init__(self, max_epochs: int, tensorboard: Path | None = None) -> None:
-        self.console = Console(stderr=True)
+        quiet = not distributed.is_first()
+        tensorboard = None if quiet else tensorboard
+        self.console = Console(stderr=True, quiet=quiet)
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=self.console, disable=not sys.stderr.isatty(), transient=True)
+        hidden = quiet or not sys.stderr.isatty()
+        self.bar = Progress(*columns, console=self.console, disable=hidden, transient=True)
         self.task = self.bar.add_task("starting", total=max_epochs)
         self.writer: Any = None
         self._logged = 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from tokenphormer import distributed
 from tokenphormer.classifier import TokenphormerClassifier
 from tokenphormer.errors import InputError, InterruptedTrainingError
 from tokenphormer.evaluation.compare import yardsticks
@@ -27,9 +29,10 @@ from tokenphormer.files import atomic_path
 from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.graph.tables import read_node_list
 from tokenphormer.sgpm import PretrainedSGPM
-from tokenphormer.training.fit import Fitted, fit_tokenphormer
+from tokenphormer.training.fit import Fitted, fit_tokenphormer, from_first_rank
 from tokenphormer.training.loop import Trainer, in_pieces
 from tokenphormer.training.settings import Config
+from tokenphormer.walks.sampling import check_device, choose_device
 
 HOW_TO_GO_ON = "run the same command with --resume to go on"
 
@@ -50,8 +53,12 @@ def train_run(
     after_epoch: Callable[[int, Trainer], None] = lambda _seed, _trainer: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Summary:
-    """Train with `seeds` seeds, beginning at the config's, and write the run folder `out`."""
-    _claim(out, split, config, seeds, resume)
+    """Train with `seeds` seeds, beginning at the config's, and write the run folder `out`.
+
+    Of several processes (torchrun) all train and the first writes.
+    """
+    resume = resume or distributed.restarted()
+    distributed.on_first(lambda: _claim(out, split, config, seeds, resume), device)
     try:
         done = []
         for number in range(seeds):
@@ -64,7 +71,8 @@ def train_run(
     except KeyboardInterrupt as stop:  # while something else than the epochs was going on
         raise InterruptedTrainingError(f"stopped; {HOW_TO_GO_ON}") from stop
     except InputError:
-        _let_go(out)
+        if distributed.is_first():
+            _let_go(out)
         raise
 
 
@@ -94,7 +102,8 @@ def _finish(
         peak_memory_bytes=max(d["peak_memory_bytes"] for d in done),
         comparison=comparison,
     )
-    write_run(out, graph, graph_source, split, config, chosen, summary, done[best], command, sgpm)
+    write = partial(write_run, out, graph, graph_source, split, config, chosen, summary, done[best], command, sgpm)
+    distributed.on_first(write, device)
     return summary
 
 
@@ -147,25 +156,19 @@ def _one_seed(
 ) -> dict[str, Any]:
     """Train one seed, or read what was found if it is done already."""
     finished = folder / "metrics.json"
-    if finished.exists():
-        try:
-            loaded: dict[str, Any] = json.loads(finished.read_text(encoding="utf-8"))
-            same_graph = loaded["graph"] == graph.fingerprint
-            same_sgpm = loaded["sgpm"] == (None if sgpm is None else sgpm.hash)
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{finished}: not the metrics of a seed; delete {folder} to train it anew") from error
-        if not same_graph:
-            raise InputError(f"{folder}: was trained on another graph than this; choose another folder with --out")
-        if not same_sgpm:
-            raise InputError(f"{folder}: was trained with another SGPM, or without; choose another folder with --out")
-        return loaded
+    done = from_first_rank(finished, device)
+    if done is not None:
+        return _found_before(done, finished, graph, sgpm)
     checkpoint = folder / "checkpoint.safetensors"
-    folder.mkdir(parents=True, exist_ok=True)
+    if distributed.is_first():
+        folder.mkdir(parents=True, exist_ok=True)
     logged = 0
 
     def after(trainer: Trainer) -> None:
         """Log the newest epoch as a line of JSON; the first time, also those that a resumed run had before."""
         nonlocal logged
+        if not distributed.is_first():
+            return
         lines = [json.dumps(row) + "\n" for row in trainer.progress.history]
         with (folder / "history.jsonl").open("a" if logged else "w", encoding="utf-8") as file:
             file.writelines(lines[logged:])
@@ -185,10 +188,6 @@ def _one_seed(
     classifier = as_classifier(fitted, graph, split, config, sgpm)
     probabilities = classifier.predict_proba()
     metrics = metrics_by_part(graph, split, probabilities)
-    classifier.save_pretrained(folder)
-    write_text(folder / "history.jsonl", "".join(json.dumps(row) + "\n" for row in fitted.progress.history))
-    with atomic_path(folder / "probabilities.npy") as temporary, temporary.open("wb") as file:
-        np.save(file, probabilities)
     found = {
         "seed": config.seed,
         "graph": graph.fingerprint,
@@ -202,9 +201,33 @@ def _one_seed(
         "parameters": sum(p.numel() for p in fitted.method.module.parameters()),
         "attention": _attention(fitted, split),
     }
-    write_text(finished, json.dumps(found, indent=1))
-    checkpoint.unlink(missing_ok=True)
+
+    def write() -> None:
+        classifier.save_pretrained(folder)
+        write_text(folder / "history.jsonl", "".join(json.dumps(row) + "\n" for row in fitted.progress.history))
+        with atomic_path(folder / "probabilities.npy") as temporary, temporary.open("wb") as file:
+            np.save(file, probabilities)
+        write_text(finished, json.dumps(found, indent=1))
+        checkpoint.unlink(missing_ok=True)
+
+    distributed.on_first(write, device)
     return found
+
+
+def _found_before(text: bytes, path: Path, graph: Graph, sgpm: PretrainedSGPM | None) -> dict[str, Any]:
+    """What a seed that is done already found, if it was trained on the same things."""
+    folder = path.parent
+    try:
+        loaded: dict[str, Any] = json.loads(text)
+        same_graph = loaded["graph"] == graph.fingerprint
+        same_sgpm = loaded["sgpm"] == (None if sgpm is None else sgpm.hash)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: not the metrics of a seed; delete {folder} to train it anew") from error
+    if not same_graph:
+        raise InputError(f"{folder}: was trained on another graph than this; choose another folder with --out")
+    if not same_sgpm:
+        raise InputError(f"{folder}: was trained with another SGPM, or without; choose another folder with --out")
+    return loaded
 
 
 def as_classifier(
@@ -235,6 +258,7 @@ def predict_run(
     folder: Path, source: str | None, out: Path, ids: Path | None, device: str, directed: bool, overwrite: bool
 ) -> tuple[int, str]:
     """Predict with a finished run into a CSV or Parquet file; how many nodes, and of which graph."""
+    where = check_device(choose_device(device))
     classifier, manifest = load_run(folder, device=device)
     if out.suffix not in (".csv", ".parquet"):
         raise InputError(f"{out}: expected a name that ends in .csv or .parquet")
@@ -248,7 +272,9 @@ def predict_run(
         )
     nodes = None if ids is None else np.array(read_node_list(ids, graph), dtype=np.int64)
     probabilities = classifier.predict_proba(graph, nodes)
-    write_predictions(out, graph, probabilities, nodes=nodes, class_names=tuple(classifier.classes_))
+    names = tuple(classifier.classes_)
+    write = partial(write_predictions, out, graph, probabilities, nodes=nodes, class_names=names)
+    distributed.on_first(write, where)
     return len(probabilities), graph.name
 
 

@@ -23,10 +23,13 @@ def save_checkpoint(path: str | Path, trainer: Trainer, identity: dict[str, str]
     save_tensors(path, tensors, {"identity": identity, "progress": progress, "micro_batch": trainer.micro_batch})
 
 
-def load_checkpoint(path: str | Path, trainer: Trainer, identity: dict[str, str]) -> None:
-    """Bring a training to the state that `save_checkpoint` wrote; refused if it belongs to something else."""
+def load_checkpoint(path: str | Path, trainer: Trainer, identity: dict[str, str], content: bytes | None = None) -> None:
+    """Bring a training to the state that `save_checkpoint` wrote; refused if it belongs to something else.
+
+    `content` is what the file holds, if that was read already.
+    """
     try:
-        tensors, meta = load_tensors(path)
+        tensors, meta = load_tensors(path, content)
     except InputError as error:
         raise InputError(f"{error}. Delete this checkpoint to train from the beginning") from error
     found = meta.get("identity")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tokenphormer import distributed
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.graph import Graph, Split
 from tokenphormer.hashing import digest
@@ -74,8 +76,9 @@ def fit_tokenphormer(
         if checkpoint is None:
             progress = trainer.run(after_epoch)
         else:
-            if checkpoint.exists():
-                load_checkpoint(checkpoint, trainer, identity)
+            kept = from_first_rank(checkpoint, device)
+            if kept is not None:
+                load_checkpoint(checkpoint, trainer, identity, kept)
                 began -= sum(row["seconds"] for row in trainer.progress.history)
                 say(f"going on after epoch {trainer.progress.epoch}")
             progress = _run_with_checkpoints(trainer, checkpoint, identity, after_epoch, say)
@@ -84,6 +87,11 @@ def fit_tokenphormer(
             raise ResourceError(f"not enough memory: {str(error).splitlines()[0]}; use smaller settings") from error
         raise
     return Fitted(method, progress, time.perf_counter() - began, peak_memory(device))
+
+
+def from_first_rank(path: Path, device: torch.device) -> bytes | None:
+    """What the first rank's file holds, on every rank; None if it has none."""
+    return distributed.from_first(path.read_bytes() if distributed.is_first() and path.exists() else None, device)
 
 
 def _run_with_checkpoints(
@@ -97,11 +105,14 @@ def _run_with_checkpoints(
 
     def keep(trainer: Trainer) -> None:
         nonlocal written, kept
-        if signals or time.monotonic() - written > CHECKPOINT_SECONDS:
-            save_checkpoint(checkpoint, trainer, identity)
+        stop = distributed.any_rank(bool(signals), trainer.device)  # all stop at the same epoch
+        if stop or time.monotonic() - written > CHECKPOINT_SECONDS:
+            if distributed.is_first():
+                save_checkpoint(checkpoint, trainer, identity)
             written, kept = time.monotonic(), trainer.progress.epoch
-        if signals:
-            raise InterruptedTrainingError(f"stopped after epoch {kept}; {checkpoint} holds it", signals[0])
+        if stop:
+            number = signals[0] if signals else signal.SIGTERM
+            raise InterruptedTrainingError(f"stopped after epoch {kept}; {checkpoint} holds it", number)
 
     def both(trainer: Trainer) -> None:
         after_epoch(trainer)

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tokenphormer import distributed
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.hashing import GOLDEN, hash_order, mix64
 from tokenphormer.training.settings import TrainingSettings
@@ -141,7 +142,8 @@ class Trainer:
         p, s = self.progress, self.settings
         began = time.perf_counter()
         epoch = p.epoch + 1
-        torch.manual_seed(mix64(mix64(s.seed) ^ (epoch * GOLDEN)) >> 1)
+        # Ranks drop out different things; the first, what a single process would.
+        torch.manual_seed(mix64(mix64(s.seed) ^ (epoch * GOLDEN) ^ (distributed.rank() << 48)) >> 1)
         self.method.begin_epoch(epoch)
         self.method.module.train()
         losses = [self._update(batch) for batch in self._training_batches(epoch)]
@@ -179,7 +181,7 @@ class Trainer:
             yield self._pieces("train", torch.tensor(self.train_nodes))
             return
         for nodes in torch.split(self._order(epoch), size):
-            yield even_split(nodes, self.micro_batch)
+            yield even_split(distributed.share(nodes), self.micro_batch)
         self._orders = {epoch + 1: self._order(epoch + 1)}  # while a GPU still works on this epoch
 
     def _order(self, epoch: int) -> Tensor:
@@ -196,7 +198,8 @@ class Trainer:
         """The same tensors each time, for as long as the micro-batch stays the same."""
         key = f"{name} {self.micro_batch}"
         if key not in self._batches:
-            self._batches[key] = [piece.clone() for piece in even_split(nodes.to(self.device), self.micro_batch)]
+            mine = distributed.share(nodes.to(self.device))
+            self._batches[key] = [piece.clone() for piece in even_split(mine, self.micro_batch)]
         return self._batches[key]
 
     def _update(self, pieces: list[Tensor]) -> Tensor:
@@ -219,8 +222,11 @@ class Trainer:
     def _gradients(self, pieces: list[Tensor]) -> Tensor:
         self.optimiser.zero_grad(set_to_none=True)
         total = torch.cat([self.class_weight[self.labels[nodes]] for nodes in pieces]).sum()
+        total = distributed.total(total)
         loss = torch.zeros((), device=self.device)
         for nodes in pieces:
+            if not len(nodes):  # this rank has no part in the batch
+                continue
             criterion = partial(
                 F.cross_entropy,
                 target=self.labels[nodes],
@@ -231,7 +237,8 @@ class Trainer:
             part = self.method.loss(nodes, criterion)
             torch.autograd.backward(part / total)
             loss += part.detach() / total
-        return loss
+        distributed.sum_gradients(self.method.module.parameters())
+        return distributed.total(loss)
 
     def _halve(self, pieces: list[Tensor], error: Exception) -> int:
         largest = max(map(len, pieces))
@@ -258,12 +265,14 @@ class Trainer:
         correct = torch.zeros((), device=self.device)
         loss = torch.zeros((), device=self.device)
         for nodes in self._pieces("val", self.val_nodes):
+            if not len(nodes):
+                continue
             with torch.no_grad():
                 scores = self.method.scores(nodes)
             loss += F.cross_entropy(scores, self.labels[nodes], reduction="sum")
             correct += (scores.argmax(dim=1) == self.labels[nodes]).sum()
         count = len(self.val_nodes)
-        both = torch.stack([correct, loss]).tolist()  # one wait for the GPU
+        both = distributed.total(torch.stack([correct, loss])).tolist()  # one wait for the GPU
         return both[0] / count, both[1] / count
 
 
@@ -282,15 +291,19 @@ def compute_dtype(device: torch.device, settings: TrainingSettings) -> torch.dty
 def predict(
     method: Method, nodes: NDArray[np.int64], settings: TrainingSettings, device: torch.device
 ) -> NDArray[np.float32]:
-    """(len(nodes), C) probabilities, averaged over `votes` draws of the walks."""
+    """(len(nodes), C) probabilities, averaged over `votes` draws of the walks; every rank has all of them."""
     method.module.eval()
-    total: Tensor | None = None
     everyone = torch.tensor(np.asarray(nodes, dtype=np.int64), device=device)
+    places = distributed.share(torch.arange(len(everyone), device=device))
+    mine, total = everyone[places], torch.zeros(0)
     for draw in range(settings.votes):
         method.begin_prediction(draw)
-        drawn = torch.cat(in_pieces(lambda piece: F.softmax(method.scores(piece), dim=1), everyone, method.micro_batch))
-        total = drawn if total is None else total + drawn
-    assert total is not None
+        drawn = in_pieces(lambda piece: F.softmax(method.scores(piece), dim=1), mine, method.micro_batch)
+        total = torch.cat(drawn) if not draw else total + torch.cat(drawn)
+    if distributed.size() > 1:
+        whole = torch.zeros(len(everyone), total.shape[1], device=device)
+        whole[places] = total
+        total = distributed.total(whole)
     result: NDArray[np.float32] = (total / settings.votes).cpu().numpy()
     return result
 
