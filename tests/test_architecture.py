@@ -36,6 +36,7 @@ ORDER = [
     "classifier",
     "evaluation",
     "benchmark",
+    "studies",
     "explain",
     "serve",
     "cli",
