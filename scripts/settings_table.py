@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from tokenphormer import sgpm
 from tokenphormer.model import ModelSettings
 from tokenphormer.tokens import TokenSettings
 from tokenphormer.training import Config, TrainingSettings
@@ -45,6 +46,17 @@ A value comes from the first of these that gives one:
 
 From Python, `Config()` and `TokenphormerClassifier()` have the defaults on any device. A name that is no setting is an
 error, and so is a value of the wrong kind.
+"""
+
+SGPM = """\
+## Pre-training
+
+Every setting of `tokenphormer pretrain` and of a YAML file for its `--config` ([SGPM](sgpm.md)). `train --sgpm auto`
+has the defaults, on a CPU those of the column.
+
+```bash
+tokenphormer pretrain debian --set train_sentences=1 --set val_sentences=1 --set epochs=1 --set hidden_channels=16
+```
 """
 
 PAPER = """\
@@ -80,16 +92,16 @@ def show(value: object) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def rows(settings: type) -> list[str]:
-    """The lines of a group's table."""
+def rows(settings: type, small: dict[str, Any]) -> list[str]:
+    """The lines of a group's table; `small` are the values on a CPU."""
     kinds, said = typing.get_type_hints(settings), meanings(settings)
     lines = ["| setting | default | on a CPU | |", "|---|---|---|---|"]
     for field in dataclasses.fields(settings):
         choices = typing.get_args(kinds[field.name]) if typing.get_origin(kinds[field.name]) is typing.Literal else ()
         unsaid = [f"`{choice}`" for choice in choices if f"`{choice}`" not in said[field.name]]
         meaning = said[field.name] + (f" One of {', '.join(f'`{choice}`' for choice in choices)}." if unsaid else "")
-        small = show(SMALL[field.name]) if SMALL.get(field.name, field.default) != field.default else ""
-        lines.append(f"| `{field.name}` | {show(field.default)} | {small} | {meaning} |")
+        here = show(small[field.name]) if small.get(field.name, field.default) != field.default else ""
+        lines.append(f"| `{field.name}` | {show(field.default)} | {here} | {meaning} |")
     return lines
 
 
@@ -110,7 +122,8 @@ def page() -> str:
     """The whole page."""
     parts = [HEAD]
     for title, settings in GROUPS.items():
-        parts.append("\n".join([f"## {title}", "", *rows(settings), ""]))
+        parts.append("\n".join([f"## {title}", "", *rows(settings, SMALL), ""]))
+    parts.append("\n".join([SGPM, *rows(sgpm.SGPMSettings, sgpm.SMALL), ""]))
     parts.append("\n".join([PAPER, *differences(), ""]))
     return "\n".join(parts)
 

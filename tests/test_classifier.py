@@ -99,7 +99,7 @@ def test_a_split_of_its_own(fitted: TokenphormerClassifier) -> None:
 def test_parameters_are_the_settings() -> None:
     estimator = classifier(dropout=0.25)
     parameters = estimator.get_params()
-    assert parameters.keys() == Config().__dict__.keys() | {"device", "random_state"}
+    assert parameters.keys() == Config().__dict__.keys() | {"device", "random_state", "sgpm"}
     assert parameters["dropout"] == 0.25
     assert estimator.set_params(dropout=0.5).dropout == 0.5
     assert estimator.config == Config(**(TINY | {"max_epochs": 8, "dropout": 0.5}))

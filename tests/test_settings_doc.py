@@ -9,7 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from tokenphormer.training import Config
+from tokenphormer.settings import Settings
+from tokenphormer.sgpm import SMALL, SGPMSettings
+from tokenphormer.training import Config, presets
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,10 +32,22 @@ def test_the_page_is_what_the_script_prints(script: ModuleType) -> None:
     assert written == script.page(), "run: python scripts/settings_table.py > docs/settings.md"
 
 
-def test_every_setting_stands_in_it_once(script: ModuleType) -> None:
-    lines = script.page().splitlines()
-    for field in dataclasses.fields(Config):
+@pytest.mark.parametrize("settings", [Config, SGPMSettings])
+def test_every_setting_stands_in_it_once(script: ModuleType, settings: type[Settings]) -> None:
+    training, pretraining = script.page().split("## Pre-training")
+    lines = (training if settings is Config else pretraining).splitlines()
+    for field in dataclasses.fields(settings):
         assert sum(line.startswith(f"| `{field.name}` |") for line in lines) == 1, field.name
+
+
+def test_values_on_a_cpu(script: ModuleType) -> None:
+    training, pretraining = script.page().split("## Pre-training")
+    for part, small, defaults in ((training, presets.SMALL, Config()), (pretraining, SMALL, SGPMSettings())):
+        for name, value in small.items():
+            (line,) = [line for line in part.splitlines() if line.startswith(f"| `{name}` |")]
+            cells = [cell.strip() for cell in line.split("|")]
+            assert cells[2] == script.show(getattr(defaults, name))
+            assert cells[3] == (script.show(value) if value != getattr(defaults, name) else "")
 
 
 def test_meanings_are_read_from_the_source(script: ModuleType) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from tokenphormer.errors import InputError
+from tokenphormer.explain import Explainer, Explanation, MethodName
 from tokenphormer.graph import Graph, Split, make_split
 from tokenphormer.graph.splits import stratified_split
 from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain
@@ -152,6 +153,20 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         truth = np.array([*on.class_names, ""])[on.y[chosen]]
         return float(np.mean(self.predict(graph, chosen) == truth))
 
+    def explainer(self, graph: Graph | None = None) -> Explainer:
+        """What explains the predictions on a graph: for many nodes of it, or to measure how faithful that is."""
+        method, on = self._method_for(graph)
+        return Explainer(method, on, tuple(map(str, self.classes_)), self.config_.votes)
+
+    def explain(
+        self, node: int | str, graph: Graph | None = None, method: MethodName | Literal["auto"] = "auto"
+    ) -> Explanation:
+        """Which tokens, nodes and edges the prediction of a node rests on (docs/explain.md).
+
+        The node is named by its id (a string) or its index (a whole number), the graph as in `predict`.
+        """
+        return self.explainer(graph).explain(node, method)
+
     def _method_for(self, graph: Graph | ArrayLike | None) -> tuple[TokenphormerMethod, Graph]:
         if not hasattr(self, "weights_"):
             raise NotFittedError("this TokenphormerClassifier is not fitted yet; call fit first")
@@ -175,7 +190,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 
     # ---------------------------------------------------------------- files
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(self, folder: str | Path, *, with_sgpm: bool = True) -> None:
         """Write weights, settings, class names, and the SGPM if there is one: safetensors with JSON inside."""
         if not hasattr(self, "weights_"):
             raise NotFittedError("this TokenphormerClassifier is not fitted yet; call fit first")
@@ -190,7 +205,8 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         }
         if self.sgpm_ is not None:
             meta["sgpm"] = self.sgpm_.hash
-            self.sgpm_.save(Path(folder) / SGPM_FILE)
+            if with_sgpm:
+                self.sgpm_.save(Path(folder) / SGPM_FILE)
         save_tensors(Path(folder) / WEIGHTS_FILE, self.weights_, meta)
 
     @classmethod
@@ -200,9 +216,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         weights, meta = load_tensors(path)
         pretrained = None
         if "sgpm" in meta:
-            pretrained = PretrainedSGPM.load(Path(folder) / SGPM_FILE, torch.device("cpu"))
+            places = [Path(folder) / SGPM_FILE, Path(folder).parent.parent / SGPM_FILE]  # a seed's is its run's
+            found = next((place for place in places if place.exists()), places[0])
+            pretrained = PretrainedSGPM.load(found, torch.device("cpu"))
             if pretrained.hash != meta["sgpm"]:
-                raise InputError(f"{Path(folder) / SGPM_FILE}: is not the SGPM that the model was trained with")
+                raise InputError(f"{found}: is not the SGPM that the model was trained with")
         try:
             values: Any = meta["config"]
             loaded = cls(**Config().replace(values).__dict__, device=device)

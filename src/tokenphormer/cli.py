@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tokenphormer.errors import InputError, InterruptedTrainingError, OtherRankError, TokenphormerError
+from tokenphormer.errors import InputError, InterruptedTrainingError, OtherRankError, TokenphormerError, exit_code
 
 if TYPE_CHECKING:
     from tokenphormer.graph import Graph
@@ -32,10 +32,16 @@ app = typer.Typer(
 )
 
 GraphArgument = Annotated[
-    str, typer.Argument(metavar="GRAPH", help="A dataset's name, a folder with nodes and edges tables, or an .npz.")
+    str,
+    typer.Argument(
+        metavar="GRAPH", help="A dataset's name, a folder with nodes and edges tables or of `convert`, an .npz."
+    ),
 ]
 DirectedOption = Annotated[bool, typer.Option(help="Keep the direction of edges.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda where there is one.")]
+MemoryOption = Annotated[str, typer.Option(help="About how much memory sorting may take, such as 500MB or 2GB.")]
+HalfOption = Annotated[bool, typer.Option("--float16", help="Store features in half precision.")]
+VerifyOption = Annotated[bool, typer.Option("--verify", help="Read a graph on disk through, and compare its hashes.")]
 
 
 def _version(wanted: bool) -> None:
@@ -48,9 +54,15 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
 ) -> None:
     del version
+    command = context.invoked_subcommand
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and command not in ("train", "predict"):
+        if os.environ.get("RANK") == "0":
+            raise InputError(f"torchrun: `{command}` works in one process; train and predict share their work")
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -142,6 +154,69 @@ def walks(
 
 
 @app.command()
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="A folder with nodes and edges tables of any size, or another graph."),
+    ],
+    out: Annotated[
+        Path | None, typer.Argument(metavar="OUT", help="The folder to write; left out, SOURCE is only verified.")
+    ] = None,
+    memory: MemoryOption = "2GB",
+    half: HalfOption = False,
+    verify: VerifyOption = False,
+    directed: DirectedOption = False,
+) -> None:
+    """Write a graph as memory-mapped arrays on disk: it then opens at once, and need not fit into memory."""
+    from tokenphormer.graph.disk import is_graph_folder, open_graph
+    from tokenphormer.graph.external import convert as run
+    from tokenphormer.graph.external import parse_memory
+
+    if out is None and not verify:
+        raise InputError("OUT: name the folder to write, or say --verify to check one that is there")
+    if verify and (out is None or is_graph_folder(Path(source))):
+        open_graph(source, verify=True)
+    if out is None:
+        typer.echo(f"{source}: every array is as it was written")
+        return
+    written = run(
+        source,
+        out,
+        memory=parse_memory(memory),
+        directed=directed,
+        half=half,
+        say=lambda text: typer.echo(text, err=True),
+    )
+    _say_notes(written)
+    if verify:
+        open_graph(out, verify=True)
+    typer.echo(f"{out}: {written.num_nodes:,} nodes, {written.num_edges:,} edges, {written.num_features:,} features")
+
+
+@app.command()
+def generate(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
+    nodes: Annotated[int, typer.Option(help="Nodes.")] = 1_000_000,
+    degree: Annotated[int, typer.Option(help="Mean degree.")] = 20,
+    features: Annotated[int, typer.Option(help="Features of a node.")] = 64,
+    classes: Annotated[int, typer.Option(help="Classes.")] = 10,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same graph anywhere.")] = 0,
+    homophily: Annotated[float, typer.Option(help="Share of the edges that stay within a class.")] = 0.7,
+    train: Annotated[int, typer.Option(help="Nodes for training; as many for validation and for test.")] = 10_000,
+    memory: MemoryOption = "2GB",
+    half: HalfOption = False,
+) -> None:
+    """Draw a random graph of any size to disk, with classes that only features and edges together tell."""
+    from tokenphormer.graph.external import parse_memory
+    from tokenphormer.graph.generators import BlockModel
+    from tokenphormer.graph.generators import generate as run
+
+    model = BlockModel(nodes, degree, features, classes, seed, homophily, train)
+    drawn = run(model, out, memory=parse_memory(memory), half=half, say=lambda text: typer.echo(text, err=True))
+    typer.echo(f"{out}: {drawn.num_nodes:,} nodes, {drawn.num_edges:,} edges, {drawn.num_features:,} features")
+
+
+@app.command()
 def pretrain(
     graph: GraphArgument,
     out: Annotated[Path | None, typer.Option(help="The folder to write; default: runs/NAME-sgpm.")] = None,
@@ -216,6 +291,10 @@ def train(
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Deterministic algorithms only.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")] = False,
     plots: Annotated[bool, typer.Option("--plots", help="Write the report's figures as PNG files too.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what memory, disk and time it would take.")
+    ] = False,
+    verify: VerifyOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
     directed: DirectedOption = False,
 ) -> None:
@@ -230,17 +309,30 @@ def train(
     from tokenphormer.training.settings import Config
     from tokenphormer.walks.sampling import check_device, choose_device
 
-    loaded = load_graph(graph, directed=directed)
-    values = Config.parse_overrides(overrides or []) | ({"deterministic": "true"} if deterministic else {})
-    command = "tokenphormer " + " ".join(map(shlex.quote, sys.argv[1:]))
-    with distributed.joined(check_device(choose_device(device))) as where:
+    with distributed.joined(choose_device(device)) as own:
+        where = check_device(own)
+        loaded = load_graph(graph, directed=directed, verify=verify)
         _say_notes(loaded)
+        values = Config.parse_overrides(overrides or []) | ({"deterministic": "true"} if deterministic else {})
+        command = "tokenphormer " + " ".join(map(shlex.quote, sys.argv[1:]))
+        if distributed.size() > 1:
+            command += f"  # in {distributed.size()} processes"
         settings = config_for(loaded, where, config).replace(values)
         chosen = split_for(loaded, split, split_seed)
-        folder = out or free_folder(Path("runs"), loaded.name, resume)
+        if dry_run:
+            from tokenphormer.training.estimate import estimate
+
+            for line in estimate(loaded, chosen, settings, where).lines() if distributed.is_first() else ():
+                typer.echo(line)
+            return
+        if out is None and distributed.may_restart():
+            raise InputError("--out: with --max-restarts the run needs a name, by which it is found again")
+        folder = out or distributed.path_of_first(free_folder(Path("runs"), loaded.name, resume), where)
         with LiveProgress(settings.max_epochs, folder if tensorboard else None) as live:
             pretrained = None
             if sgpm == "auto":
+                if distributed.size() > 1:
+                    raise InputError("--sgpm auto: pre-training takes one process; name a folder of `pretrain`")
                 pretrained = find_or_pretrain(
                     loaded, default_settings(where), where, after_chunk=live.after_chunk, say=live.say
                 )
@@ -287,13 +379,52 @@ def predict(
     """Predict classes with a trained run, on its own graph or on a new one with the same features."""
     from tokenphormer import distributed
     from tokenphormer.evaluation.runs import predict_run
-    from tokenphormer.walks.sampling import check_device, choose_device
+    from tokenphormer.walks.sampling import choose_device
 
-    with distributed.joined(check_device(choose_device(device))) as where:
-        count, name = predict_run(run, graph, out, nodes, str(where), directed, force)
+    with distributed.joined(choose_device(device)) as own:
+        count, name = predict_run(run, graph, out, nodes, own, directed, force)
         if not distributed.is_first():
             return
     typer.echo(f"{out}: predictions for {count:,} nodes of {name}")
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `train` wrote.")],
+    node: Annotated[str | None, typer.Option(metavar="ID", help="The node; default: attention over all nodes.")] = None,
+    graph: Annotated[str | None, typer.Option(metavar="GRAPH", help="Another graph; default: the run's own.")] = None,
+    method: Annotated[str, typer.Option(help="auto, attention, rollout or occlusion.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Write to FILE.png, FILE.html or FILE.json too.")] = None,
+    device: DeviceOption = "auto",
+    directed: DirectedOption = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+) -> None:
+    """Say which walks, hops, nodes and edges the prediction of a node rests on."""
+    from tokenphormer.evaluation.explanations.run import explain_run
+
+    typer.echo(explain_run(run, node, graph, method, out, device, directed, force))
+
+
+@app.command()
+def serve(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `train` wrote.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond this machine it takes a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 is any that is free.")] = 8000,
+    token: Annotated[
+        str, typer.Option(envvar="TOKENPHORMER_TOKEN", help="What clients must send; other users can see an option.")
+    ] = "",
+    rate: Annotated[float, typer.Option(help="Requests a second that one address may make.")] = 1000.0,
+    graph: Annotated[str | None, typer.Option(help="Where the run's own graph is now, if it was moved.")] = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Explore a trained run on a local page, with a JSON API behind it."""
+    from tokenphormer.serve import ServeSettings
+    from tokenphormer.serve import serve as run_server
+
+    settings = ServeSettings(host=host, port=port, token=token, rate=rate)
+    run_server(run, settings, device=device, source=graph, say=lambda text: typer.echo(text, err=True))
 
 
 @app.command()
@@ -381,6 +512,24 @@ def leaks(
         raise typer.Exit(1)
 
 
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which one; `tokenphormer study list` lists them.")],
+    out: Annotated[Path | None, typer.Option(help="The folder to write; default: experiments/studies/NAME.")] = None,
+) -> None:
+    """Run one of the studies of the paper's appendix: tables as CSV, figures as PNG and SVG."""
+    from tokenphormer.studies.registry import STUDIES, find_study
+
+    if name == "list":
+        for known, each in STUDIES.items():
+            typer.echo(f"{known:14} {each.question}")
+        return
+    chosen, folder = find_study(name), out or Path("experiments") / "studies" / name
+    for what, value in chosen.run(folder).items():
+        typer.echo(f"{what}: {value:.4g}" if isinstance(value, float) else f"{what}: {value}")
+    typer.echo(f"{folder}: tables and figures")
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -398,17 +547,14 @@ def main() -> None:
     """Run the command line; errors of the user end with one line and exit code 2, of the machine with 3."""
     try:
         app(standalone_mode=True)
+    except OtherRankError as error:  # of several processes one has said why already
+        raise SystemExit(exit_code(error)) from None
     except InterruptedTrainingError as stop:
         typer.echo(f"tokenphormer: {stop}", err=True)
-        raise SystemExit(128 + stop.signal) from None
-    except OtherRankError:
-        raise SystemExit(3) from None
-    except TokenphormerError as error:
-        typer.echo(f"tokenphormer: error: {error}", err=True)
-        raise SystemExit(2 if isinstance(error, InputError) else 3) from None
-    except (OSError, MemoryError) as error:
+        raise SystemExit(exit_code(stop)) from None
+    except (TokenphormerError, OSError, MemoryError) as error:
         typer.echo(f"tokenphormer: error: {str(error) or 'not enough memory'}", err=True)
-        raise SystemExit(3) from None
-    except KeyboardInterrupt:
+        raise SystemExit(exit_code(error)) from None
+    except KeyboardInterrupt as stop:
         typer.echo("tokenphormer: stopped", err=True)
-        raise SystemExit(130) from None
+        raise SystemExit(exit_code(stop)) from None

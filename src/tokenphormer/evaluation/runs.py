@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tokenphormer import distributed
 from tokenphormer.classifier import TokenphormerClassifier
 from tokenphormer.errors import InputError, InterruptedTrainingError
-from tokenphormer.evaluation.compare import yardsticks
+from tokenphormer.evaluation.prediction_files import Piece, scored_nodes, write_pieces
 from tokenphormer.evaluation.run_folder import (
     MANIFEST,
     Summary,
@@ -28,12 +29,15 @@ from tokenphormer.evaluation.run_folder import (
 from tokenphormer.files import atomic_path
 from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.graph.tables import read_node_list
+from tokenphormer.hashing import digest
 from tokenphormer.sgpm import PretrainedSGPM
 from tokenphormer.training.fit import Fitted, fit_tokenphormer, from_first_rank
-from tokenphormer.training.loop import Trainer, in_pieces
+from tokenphormer.training.loop import Trainer, in_pieces, predict
 from tokenphormer.training.settings import Config
 from tokenphormer.walks.sampling import check_device, choose_device
 
+PREDICTED_AT_ONCE = 1 << 16
+"""Nodes of a graph on disk whose predictions are held at a time."""
 HOW_TO_GO_ON = "run the same command with --resume to go on"
 
 
@@ -55,16 +59,18 @@ def train_run(
 ) -> Summary:
     """Train with `seeds` seeds, beginning at the config's, and write the run folder `out`.
 
-    Of several processes (torchrun) all train and the first writes.
+    Of several processes (torchrun) all train and the first writes. Where torchrun may start them again, a run that is
+    there already is gone on with.
     """
-    resume = resume or distributed.restarted()
+    resume = resume or distributed.may_restart()
     distributed.on_first(lambda: _claim(out, split, config, seeds, resume), device)
     try:
         done = []
+        vectors = None if sgpm is None else sgpm.vectors(graph, config.sgpm_token, device)
         for number in range(seeds):
             seeded = config.replace({"seed": config.seed + number})
             folder = out / "seeds" / str(seeded.seed)
-            done.append(_one_seed(graph, split, seeded, folder, device, number, sgpm, after_epoch, say))
+            done.append(_one_seed(graph, split, seeded, folder, device, number, sgpm, vectors, after_epoch, say))
         return _finish(graph, graph_source, split, config, out, device, done, compare, command, sgpm)
     except InterruptedTrainingError as stop:
         raise InterruptedTrainingError(f"{stop}; {HOW_TO_GO_ON}", stop.signal) from stop
@@ -90,7 +96,11 @@ def _finish(
 ) -> Summary:
     """Choose the best seed and write everything but the seeds' own files."""
     best = max(range(len(done)), key=lambda i: done[i]["metrics"]["val"]["accuracy"])
-    comparison = yardsticks(graph, split, device) if compare else []
+    comparison = []
+    if compare:
+        from tokenphormer.evaluation.compare import yardsticks  # here, for it brings the whole of PyG
+
+        comparison = yardsticks(graph, split, device)
     chosen = out / "seeds" / str(config.seed + best)
     summary = Summary(
         folder=out,
@@ -151,6 +161,7 @@ def _one_seed(
     device: torch.device,
     number: int,
     sgpm: PretrainedSGPM | None,
+    vectors: NDArray[np.float32] | None,
     after_epoch: Callable[[int, Trainer], None],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -180,13 +191,13 @@ def _one_seed(
         split,
         config,
         device,
-        sgpm=None if sgpm is None else sgpm.vectors(graph, config.sgpm_token, device),
+        sgpm=vectors,
         checkpoint=checkpoint,
         after_epoch=after,
         say=say,
     )
     classifier = as_classifier(fitted, graph, split, config, sgpm)
-    probabilities = classifier.predict_proba()
+    probabilities = classifier.predict_proba(nodes=scored_nodes(graph, split))
     metrics = metrics_by_part(graph, split, probabilities)
     found = {
         "seed": config.seed,
@@ -203,7 +214,7 @@ def _one_seed(
     }
 
     def write() -> None:
-        classifier.save_pretrained(folder)
+        classifier.save_pretrained(folder, with_sgpm=False)  # the run has it once, for all seeds
         write_text(folder / "history.jsonl", "".join(json.dumps(row) + "\n" for row in fitted.progress.history))
         with atomic_path(folder / "probabilities.npy") as temporary, temporary.open("wb") as file:
             np.save(file, probabilities)
@@ -262,8 +273,12 @@ def predict_run(
     classifier, manifest = load_run(folder, device=device)
     if out.suffix not in (".csv", ".parquet"):
         raise InputError(f"{out}: expected a name that ends in .csv or .parquet")
-    if out.exists() and not overwrite:
-        raise InputError(f"{out}: exists already; choose another name, or say --force")
+
+    def check_free() -> None:
+        if out.exists() and not overwrite:
+            raise InputError(f"{out}: exists already; choose another name, or say --force")
+
+    distributed.on_first(check_free, where)
     own = manifest["graph"]
     graph = load_graph(source or own["source"], directed=own["directed"] if source is None else directed)
     if source is None and graph.fingerprint != own["fingerprint"]:
@@ -271,11 +286,25 @@ def predict_run(
             f"{own['source']}: is not the graph that the run was trained on any more; name it as GRAPH to predict on it"
         )
     nodes = None if ids is None else np.array(read_node_list(ids, graph), dtype=np.int64)
-    probabilities = classifier.predict_proba(graph, nodes)
+    same = {"run": json.dumps(manifest["files"]), "graph": graph.fingerprint, "nodes": digest([("nodes", nodes)])}
+    distributed.check_same(same, where)
     names = tuple(classifier.classes_)
+    if graph.stored is not None and distributed.size() == 1:
+        chosen = np.arange(graph.num_nodes) if nodes is None else nodes
+        write_pieces(out, graph, _pieces(classifier, graph, chosen), names)
+        return len(chosen), graph.name
+    probabilities = classifier.predict_proba(graph, nodes)
     write = partial(write_predictions, out, graph, probabilities, nodes=nodes, class_names=names)
     distributed.on_first(write, where)
     return len(probabilities), graph.name
+
+
+def _pieces(classifier: TokenphormerClassifier, graph: Graph, nodes: NDArray[np.int64]) -> Iterator[Piece]:
+    """The predictions of many nodes, some at a time."""
+    method, _ = classifier._method_for(graph)
+    for first in range(0, max(1, len(nodes)), PREDICTED_AT_ONCE):
+        some = nodes[first : first + PREDICTED_AT_ONCE]
+        yield some, predict(method, some, classifier.config_, method.source.device)
 
 
 def free_folder(parent: Path, name: str, resume: bool) -> Path:

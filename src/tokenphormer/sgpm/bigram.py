@@ -15,9 +15,8 @@ def bigram_accuracy(trainer: Pretrainer) -> float:
     At the head of a sentence it goes by the node behind. It is told those neighbours even where they are masked, so
     it is rather too good.
     """
-    n = trainer.graph.num_nodes
-    after, before = _most_frequent(trainer), None
-    before = after if not trainer.graph.directed else _most_frequent(trainer, backwards=True)
+    n, counts = trainer.graph.num_nodes, _pair_counts(trainer)
+    after, before = _most_frequent(counts), _most_frequent(sp.csr_array(counts.T))
     right = total = 0
     for batch in trainer.validation_batches():
         truth = batch.words.clone()
@@ -33,8 +32,8 @@ def bigram_accuracy(trainer: Pretrainer) -> float:
     return right / total
 
 
-def _most_frequent(trainer: Pretrainer, backwards: bool = False) -> NDArray[np.int64]:
-    """(n) the word seen most often after each (before, backwards), the lowest of equals; −1 if there was none."""
+def _pair_counts(trainer: Pretrainer) -> sp.csr_array:
+    """(n, n) how often each word stood right before each other in the training sentences."""
     n = trainer.graph.num_nodes
     counts = sp.csr_array((n, n), dtype=np.int64)
     for number in trainer.document.training_numbers(1).tolist():
@@ -42,13 +41,15 @@ def _most_frequent(trainer: Pretrainer, backwards: bool = False) -> NDArray[np.i
         walks, sizes = drawn.walks.cpu().numpy(), drawn.counts.cpu().numpy()
         inside = np.arange(1, walks.shape[1])[None] < sizes[:, None]
         pair = walks[:, :-1][inside], walks[:, 1:][inside]
-        source, target = pair[::-1] if backwards else pair
-        counts = counts + sp.csr_array((np.ones(len(source), np.int64), (source, target)), shape=(n, n))
-    counts.sort_indices()
-    best = np.full(n, -1, dtype=np.int64)
+        counts = counts + sp.csr_array((np.ones(len(pair[0]), np.int64), pair), shape=(n, n))
+    return counts
+
+
+def _most_frequent(counts: sp.csr_array) -> NDArray[np.int64]:
+    """(n) the column with the highest count of each row, the lowest of equals; −1 if there is none."""
     sizes = np.diff(counts.indptr)
-    row = np.repeat(np.arange(n), sizes)
+    row = np.repeat(np.arange(len(sizes)), sizes)
     order = np.lexsort((counts.indices, -counts.data, row))
-    first = counts.indptr[:-1][sizes > 0]
-    best[sizes > 0] = counts.indices[order[first]]
+    best = np.full(len(sizes), -1, dtype=np.int64)
+    best[sizes > 0] = counts.indices[order[counts.indptr[:-1][sizes > 0]]]
     return best

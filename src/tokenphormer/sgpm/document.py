@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -58,8 +59,13 @@ class GraphDocument:
     @cached_property
     def max_nodes(self) -> int:
         """The most nodes that a sentence can have."""
-        longest = float(self.mean_lengths.max()) + SPREAD * self.settings.length_deviation
-        return max(1, math.floor(longest + 0.5)) + 1
+        low, table = self._law
+        return max(1, math.floor(float(self.mean_lengths.max())) + low + len(table)) + 1
+
+    @property
+    def _law(self) -> tuple[int, NDArray[np.uint64]]:
+        """Of the steps beyond ⌊μ⌋, which all nodes share: radii are whole numbers."""
+        return _rounded_normal(self.settings.mean_length % 1.0, self.settings.length_deviation)
 
     def lengths(self, number: int) -> NDArray[np.int64]:
         """(n) steps of every node's sentence of this number: N(μ, σ²) rounded, at least 1.
@@ -69,8 +75,7 @@ class GraphDocument:
         key = mix64(mix64(self.settings.seed ^ LENGTHS) ^ mix64(number + GOLDEN))
         nodes = np.arange(self.graph.num_nodes, dtype=np.uint64)
         drawn = mix64_array(nodes * np.uint64(GOLDEN) + np.uint64(key)) >> np.uint64(1)  # 63 bits
-        fraction = self.settings.mean_length % 1.0  # radii are whole numbers
-        low, table = _rounded_normal(fraction, self.settings.length_deviation)
+        low, table = self._law
         steps = np.floor(self.mean_lengths).astype(np.int64) + low + np.searchsorted(table, drawn, side="right")
         least_one: NDArray[np.int64] = np.maximum(steps, 1)
         return least_one
@@ -135,7 +140,7 @@ class Sentences:
             here = order[first : first + how_many]
             first += how_many
             for piece in torch.split(here, size):
-                if count and len(piece):
+                if len(piece):
                     yield self.walks[piece, :count].long()
 
 
@@ -145,15 +150,13 @@ def _rounded_normal(mean: float, deviation: float) -> tuple[int, NDArray[np.uint
     A draw below the first threshold is the least value, one from the first on the next, and so on.
     """
     low, high = (math.floor(mean + side * SPREAD * deviation + 0.5) for side in (-1, 1))
-    edges = np.arange(low, high) + 0.5
-    if not deviation:
-        return low, np.zeros(0, dtype=np.uint64)
+    edges = np.arange(low, high) + 0.5  # none where there is no deviation
     below = [0.5 * math.erfc((mean - edge) / (deviation * math.sqrt(2))) for edge in edges.tolist()]
     return low, np.array([min(int(share * 2**63), 2**63 - 1) for share in below], dtype=np.uint64)
 
 
-def write_document(document: GraphDocument, path: str | Path, part: str = "train") -> int:
-    """Write the sentences of `part` ("train" or "val") as text, one a line; returns their number."""
+def write_document(document: GraphDocument, path: str | Path, part: Literal["train", "val"] = "train") -> int:
+    """Write the sentences of a part as text, one a line; returns their number."""
     path = Path(path)
     if path.exists():
         raise InputError(f"{path}: exists already; choose another name")

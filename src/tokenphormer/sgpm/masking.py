@@ -42,7 +42,8 @@ def mask(sentences: Tensor, num_nodes: int, settings: SGPMSettings, chance: floa
     """Hide nodes of sentences (B, N); random numbers are torch's.
 
     Every sentence has the same number of nodes to guess, ⌊share · N + chance⌋ and at least one, so that all shapes are
-    known beforehand; `chance` is a random number from 0 to 1 of the whole batch, so the share is right on average.
+    known beforehand; `chance` is a random number from 0 to 1 of the whole batch, so the share is right on average
+    (of sentences long enough that it makes one node).
     """
     B, N = sentences.shape
     device = sentences.device

@@ -3,7 +3,7 @@
 sgpm.json           the manifest, written last: its presence says "whole"
 sgpm.safetensors    the weights, the settings, the graph's fingerprint
 config.yaml         every setting
-history.jsonl       a line an epoch
+history.jsonl       a line an epoch, written as it ends
 model_card.md       what it is and what it has seen
 checkpoint.safetensors   while it runs, and after it was stopped
 """
@@ -13,11 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from tokenphormer.errors import InputError, InterruptedTrainingError
+from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.files import atomic_path
 from tokenphormer.graph import Graph
 from tokenphormer.graph.raw_files import user_cache
@@ -26,8 +27,12 @@ from tokenphormer.sgpm.pretraining import Pretrainer, PretrainProgress, run_with
 from tokenphormer.sgpm.settings import SMALL, SGPMSettings
 
 MANIFEST = "sgpm.json"
+CONFIG = "config.yaml"
+HISTORY = "history.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 FORMAT = 1
+NO_MEMORY = "can't allocate memory"
+"""How torch words it on a CPU, where it raises nothing more exact than RuntimeError."""
 
 
 def default_settings(device: torch.device, path: Path | None = None) -> SGPMSettings:
@@ -46,24 +51,42 @@ def pretrain(
     resume: bool = False,
     after_chunk: Callable[[Pretrainer], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
+    how_to_go_on: str = "the same command with --resume goes on",
 ) -> PretrainedSGPM:
     """Pre-train into the folder `out`; no label is looked at. A run that was stopped goes on with `resume`."""
     identity = {"graph": document_fingerprint(graph), "settings": settings.hash}
     _claim(out, settings, resume)
+    logged = 0
+
+    def after(trainer: Pretrainer) -> None:
+        """Log new epochs as lines of JSON; the first time, also those that a resumed run had before."""
+        nonlocal logged
+        lines = [json.dumps(row) + "\n" for row in trainer.progress.history]
+        if len(lines) > logged:
+            with (out / HISTORY).open("a" if logged else "w", encoding="utf-8") as file:
+                file.writelines(lines[logged:])
+            logged = len(lines)
+        after_chunk(trainer)
+
     try:
         trainer = Pretrainer(graph, settings, device)
-        progress = run_with_checkpoints(trainer, out / CHECKPOINT, identity, after_chunk, say)
+        progress = run_with_checkpoints(trainer, out / CHECKPOINT, identity, after, say)
     except InterruptedTrainingError as stop:
-        raise InterruptedTrainingError(f"{stop}; the same command with --resume goes on", stop.signal) from stop
-    except (InputError, KeyboardInterrupt):
+        raise InterruptedTrainingError(f"{stop}; {how_to_go_on}", stop.signal) from stop
+    except InputError:
         if not (out / CHECKPOINT).exists():  # nothing is lost, and the mended command can have the folder
-            (out / "config.yaml").unlink(missing_ok=True)
+            _let_go(out)
+        raise
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error):
+            first = str(error).splitlines()[0]
+            raise ResourceError(f"not enough memory: {first}; use a smaller batch_size or hidden_channels") from error
         raise
     from tokenphormer import __version__
 
     done = PretrainedSGPM.of(trainer, __version__)
     done.save(out / SGPM_FILE)
-    _write(out / "history.jsonl", "".join(json.dumps(row) + "\n" for row in progress.history))
+    _write(out / HISTORY, "".join(json.dumps(row) + "\n" for row in progress.history))
     _write(out / "model_card.md", model_card(graph, settings, progress))
     weights = hashlib.sha256((out / SGPM_FILE).read_bytes()).hexdigest()
     manifest = {"format": FORMAT, "version": __version__, **identity, "graph_name": graph.name, "sha256": weights}
@@ -76,19 +99,30 @@ def _claim(out: Path, settings: SGPMSettings, resume: bool) -> None:
     """Take the folder, or go on in it; a folder with anything else in it is left alone."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; expected the name of a folder to write")
-    if out.exists() and any(out.iterdir()):
+    half_written = set(out.glob(".*.partial"))  # what a kill left
+    if not out.exists() or set(out.iterdir()) == half_written:
+        _write(out / CONFIG, settings.to_yaml())
+    else:
         if (out / MANIFEST).exists():
             raise InputError(f"{out}: holds a finished pre-training; choose another folder")
-        if not (out / "config.yaml").exists():
+        if not (out / CONFIG).exists():
             raise InputError(f"{out}: is not empty and holds no pre-training; choose another folder")
         if not resume:
             raise InputError(f"{out}: holds a pre-training that was stopped; add --resume to go on")
-        if SGPMSettings.from_yaml(out / "config.yaml") != settings:
-            raise InputError(f"{out}: was begun with other settings than these; its config.yaml has them")
-        for left in out.glob(".*.partial"):  # what a kill left half-written
-            left.unlink(missing_ok=True)
-    else:
-        _write(out / "config.yaml", settings.to_yaml())
+        begun = SGPMSettings.from_yaml(out / CONFIG).to_dict()
+        other = [name for name, value in settings.to_dict().items() if begun[name] != value]
+        if other:
+            raise InputError(f"{out}: was begun with another {', '.join(other)}; its {CONFIG} has all settings")
+    for left in half_written:
+        left.unlink(missing_ok=True)
+
+
+def _let_go(out: Path) -> None:
+    """Give the folder back, so that the mended command can have it."""
+    for name in (CONFIG, HISTORY):
+        (out / name).unlink(missing_ok=True)
+    with suppress(OSError):  # there may be something of somebody else's in it
+        out.rmdir()
 
 
 def load_pretrained(folder: Path, graph: Graph, device: torch.device) -> PretrainedSGPM:
@@ -129,10 +163,8 @@ def find_or_pretrain(
         say(f"SGPM: using {folder}")
         return load_pretrained(folder, graph, device)
     say(f"SGPM: none for this graph and these settings yet; pre-training into {folder}")
-    resume = (folder / CHECKPOINT).exists()
-    if folder.exists() and not resume:
-        (folder / "config.yaml").unlink(missing_ok=True)  # left by a run that was killed before its first checkpoint
-    return pretrain(graph, settings, folder, device, resume=resume, after_chunk=after_chunk, say=say)
+    again = "the same command goes on"
+    return pretrain(graph, settings, folder, device, resume=True, after_chunk=after_chunk, say=say, how_to_go_on=again)
 
 
 def model_card(graph: Graph, settings: SGPMSettings, progress: PretrainProgress) -> str:

@@ -37,6 +37,9 @@ from tokenphormer.tokens.operators import FeatureRows
 CHUNK = 1 << 16
 """Sentences drawn, sorted by length and shuffled together."""
 CHECKPOINT_SECONDS = 60.0
+"""How often the state is written, …"""
+CHECKPOINT_SHARE = 0.05
+"""… unless writing would take more than this share of the time: a million nodes are 12 GB."""
 LARGE_VALIDATION = 1 << 12
 """Sentences judged by on a graph whose softmax is sampled; they are judged exactly, against all nodes."""
 Row = dict[str, float]
@@ -74,10 +77,19 @@ class GraphInputs:
         self._rows = FeatureRows.on(device, graph.x) if wanted and self.whole else None
         self.wanted = wanted
 
-    def features(self, model: SGPM, nodes: Tensor, dtype: torch.dtype) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Projected features, the rows of `nodes` in them, and the bins of those rows; each row is projected once."""
+    def project(self, model: SGPM, dtype: torch.dtype) -> Tensor | None:
+        """(n, h) projected features of all nodes; None where there are none, or too many nodes."""
+        return None if self._rows is None else model.project(self._rows, dtype)
+
+    def features(
+        self, model: SGPM, nodes: Tensor, dtype: torch.dtype, projected: Tensor | None = None
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Projected features, the rows of `nodes` in them, and the bins of those rows; each row is projected once.
+
+        `projected` is what `project` gave, where weights that stay the same make it worth keeping.
+        """
         if not self.wanted or self._rows is not None:
-            return (None if self._rows is None else model.project(self._rows, dtype)), nodes, self.bins
+            return (self.project(model, dtype) if projected is None else projected), nodes, self.bins
         visited, place = torch.unique(nodes.clamp(min=0), return_inverse=True)
         x: Any = self.graph.x
         rows = FeatureRows.on(self.device, x[visited.cpu().numpy()])
@@ -111,7 +123,7 @@ class Pretrainer:
         first = torch.optim.AdamW(groups, lr=self.rate if gpu else 0.0, betas=(0.9, 0.98), fused=gpu, capturable=gpu)
         self.optimisers: list[torch.optim.Optimizer] = [first]
         if large:
-            self.optimisers.append(torch.optim.SparseAdam(large, lr=0.0))
+            self.optimisers.append(torch.optim.SparseAdam(large, lr=1.0))  # it takes no 0; every step sets it
         self.progress = PretrainProgress()
         self.best: dict[str, Tensor] = {}
         self.loss_sum = torch.zeros((), device=device)
@@ -208,13 +220,14 @@ class Pretrainer:
         targets = batch.targets.reshape(-1)
         used, place = torch.unique(torch.cat([batch.words.reshape(-1), targets, others]), return_inverse=True)
         rows = F.embedding(used, self.model.table, sparse=True)
-        bias = F.embedding(used.clamp(max=n - 1), self.model.output_bias, sparse=True)[:, 0]
+        bias = F.embedding(torch.cat([targets, others]), self.model.output_bias, sparse=True)[:, 0]
+        right_bias, wrong_bias = torch.split(bias, [len(targets), count])
         words, right, wrong = place.split([batch.words.numel(), len(targets), count])
         projected, seen, bins = self.inputs.features(self.model, batch.nodes, self.dtype)
         states = self.model(words.view_as(batch.words), seen, projected, bins, self.dtype, table=rows)
         guesses = self.model.guess(_at(states, batch.places))
         same = targets[:, None] == others
-        return softmax.sampled(guesses, rows[right], bias[right], rows[wrong], bias[wrong], same, count / n)
+        return softmax.sampled(guesses, rows[right], right_bias, rows[wrong], wrong_bias, same, count / n)
 
     # ---------------------------------------------------------------- validation
 
@@ -267,7 +280,7 @@ class Pretrainer:
     def validate(self) -> tuple[float, float]:
         """Mean loss at the masked positions of the validation sentences, and the share guessed right."""
         self.model.eval()
-        sums = torch.zeros(3, device=self.device)
+        sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         with torch.no_grad():
             for batch in self.validation_batches():
                 losses, right = self._losses(batch)
@@ -293,8 +306,14 @@ class Pretrainer:
             tensors, meta = load_tensors(path)
         except InputError as error:
             raise InputError(f"{error}. Delete this checkpoint to begin anew") from error
-        if meta.get("identity") != identity:
-            raise InputError(f"{path}: is the checkpoint of another graph or of other settings; use another folder")
+        found = meta.get("identity")
+        if found != identity:
+            known = found if isinstance(found, dict) else {}
+            other = [key for key, value in identity.items() if known.get(key) != value]
+            raise InputError(
+                f"{path}: is the checkpoint of another pre-training: it has another {', '.join(other) or 'origin'}. "
+                "Use another folder"
+            )
         try:
             self.model.load_state_dict(_group(tensors, "model."))
             for number, optimiser in enumerate(self.optimisers):
@@ -383,16 +402,27 @@ def run_with_checkpoints(
     if path.exists():
         trainer.load(path, identity)
         say(f"going on after epoch {trainer.progress.epoch}, chunk {trainer.progress.chunk}")
-    written = time.monotonic()
+    written, took = time.monotonic(), 0.0
 
     def keep(trainer: Pretrainer) -> None:
-        nonlocal written
-        after_chunk(trainer)
-        if signals or time.monotonic() - written > CHECKPOINT_SECONDS:
+        nonlocal written, took
+        now = time.monotonic()
+        if signals or now - written > max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE):
             trainer.save(path, identity)
             written = time.monotonic()
+            took = written - now
         if signals:
             raise InterruptedTrainingError(f"stopped; {path} holds what was learned", signals[0])
 
+    def both(trainer: Pretrainer) -> None:
+        after_chunk(trainer)
+        keep(trainer)
+
     with put_off_signals(say, "chunk") as signals:
-        return trainer.run(keep)
+        try:
+            progress = trainer.run(both)
+            keep(trainer)  # a signal may have come after the last chunk
+        except KeyboardInterrupt as stop:  # the second one: at once
+            state = f"{path} holds an earlier state" if path.exists() else "nothing was kept yet"
+            raise InterruptedTrainingError(f"stopped at once; {state}") from stop
+    return progress

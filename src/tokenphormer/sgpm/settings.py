@@ -15,7 +15,7 @@ SPARSE_VOCABULARY = 1 << 16
 
 @dataclass(frozen=True)
 class SGPMSettings(Settings):
-    """Defaults are the paper's, and where it is silent the authors'."""
+    """Defaults are the paper's, and where it is silent the authors', but for larger batches at a higher rate."""
 
     train_sentences: int = 100
     """Sentences that start at each node, to learn from."""
@@ -48,7 +48,7 @@ class SGPMSettings(Settings):
     centrality: Centrality = "degree"
     """`degree`, `pagerank`, or `core`: the largest k for which the node is in the graph's k-core."""
     mask_share: float = 0.15
-    """Share of a sentence's nodes that are to be guessed: 80 % of them masked, 10 % another node, 10 % as they are."""
+    """Share of nodes to guess, at least one a sentence: 80 % of them masked, 10 % another node, 10 % as they are."""
     unknown_share: float = 0.02
     """Share of the other nodes that are shown as unknown, with features and centrality, so that new nodes can be."""
     epochs: int = 6
@@ -89,6 +89,8 @@ class SGPMSettings(Settings):
         _check(0 < self.mask_share < 1, "mask_share", self.mask_share, "a share between 0 and 1")
         _check(self.mean_length <= 10_000, "mean_length", self.mean_length, "at most 10000 steps")
         _check(self.length_deviation <= 1000, "length_deviation", self.length_deviation, "at most 1000 steps")
+        for name in ("train_sentences", "val_sentences", "epochs"):  # so that numbers of sentences stay apart
+            _check(getattr(self, name) <= 1_000_000, name, getattr(self, name), "at most 1000000")
         shared = self.hidden_channels % self.num_heads == 0
         _check(shared, "hidden_channels", self.hidden_channels, f"a multiple of num_heads={self.num_heads}")
         inputs = (self.use_tokens, self.use_features, self.use_centrality)

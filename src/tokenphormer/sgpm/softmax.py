@@ -7,6 +7,7 @@ graph. `plain` is the slow twin of the first.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 PIECE_ELEMENTS = 1 << 26
-"""Scores held at a time: 128 MB in bfloat16."""
+"""Scores worked on at a time: 256 MB in float32, of which two or three copies are alive at once."""
 
 
 def plain(states: Tensor, table: Tensor, bias: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """(M) losses and (M) whether the right node had the highest score, from all scores at once."""
-    scores = (states @ table.to(states.dtype).t()).float() + bias
+    scores = _scores(states, table, bias)
     return F.cross_entropy(scores, target, reduction="none"), scores.argmax(dim=1) == target
 
 
@@ -35,15 +36,18 @@ class _Exact(torch.autograd.Function):
     def forward(
         ctx: Any, states: Tensor, table: Tensor, bias: Tensor, target: Tensor, piece: int
     ) -> tuple[Tensor, Tensor]:
-        total = torch.full((len(states),), -torch.inf, device=states.device)  # log Σ exp
-        highest, which = total.clone(), torch.zeros_like(target)
+        total = torch.full((len(states),), -torch.inf, dtype=_wide(states), device=states.device)  # log Σ exp
+        highest, own, which = total.clone(), total.clone(), torch.zeros_like(target)
         for first in range(0, len(table), piece):
             scores = _scores(states, table[first : first + piece], bias[first : first + piece])
             total = torch.logaddexp(total, scores.logsumexp(dim=1))
             best, place = scores.max(dim=1)
             which = torch.where(best > highest, place + first, which)
             highest = torch.maximum(best, highest)
-        own = (states * table[target].to(states.dtype)).float().sum(dim=1) + bias[target]
+            column = target - first
+            there = (column >= 0) & (column < scores.shape[1])
+            found = scores.gather(1, column.clamp(0, scores.shape[1] - 1)[:, None])[:, 0]
+            own = torch.where(there, found, own)
         right = which == target
         ctx.save_for_backward(states, table, bias, target, total)
         ctx.piece = piece
@@ -54,7 +58,7 @@ class _Exact(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         states, table, bias, target, total = ctx.saved_tensors
         g = gradients[0]
-        d_states = torch.zeros(states.shape, device=states.device)
+        d_states = torch.zeros(states.shape, dtype=_wide(states), device=states.device)
         d_table, d_bias = torch.empty_like(table), torch.empty_like(bias)
         for first in range(0, len(table), ctx.piece):
             part = slice(first, first + ctx.piece)
@@ -65,24 +69,30 @@ class _Exact(torch.autograd.Function):
             d_states += share @ rows
             d_table[part] = share.t() @ states
         d_states -= g[:, None] * table[target]
-        d_table.index_add_(0, target, -(g[:, None] * states.float()).to(d_table.dtype))
+        d_table.index_add_(0, target, -(g[:, None] * states).to(d_table.dtype))
         d_bias.index_add_(0, target, -g.to(d_bias.dtype))
         return d_states.to(states.dtype), d_table, d_bias, None, None
 
 
+def _wide(states: Tensor) -> torch.dtype:
+    """Sums are taken in float32 at least."""
+    return torch.promote_types(states.dtype, torch.float32)
+
+
 def _scores(states: Tensor, rows: Tensor, bias: Tensor) -> Tensor:
-    return (states @ rows.to(states.dtype).t()).float() + bias
+    return (states @ rows.to(states.dtype).t()).to(_wide(states)) + bias
 
 
 def sampled(
     states: Tensor, own: Tensor, own_bias: Tensor, others: Tensor, other_bias: Tensor, same: Tensor, share: float
 ) -> Tensor:
-    """(M) losses against the right node's row `own` (M, h) and K random `others` (K, h), each drawn for `share` of all.
+    """(M) losses against the right node's row `own` (M, h) and K random `others` (K, h) of V nodes; `share` is K / V.
 
     An other stands for 1 / `share` nodes in the softmax's sum, so the sum is right on average. `same` (M, K) says where
     an other happens to be the right node: there it does not count.
     """
-    right = (states * own.to(states.dtype)).float().sum(dim=1) + own_bias
-    wrong = _scores(states, others, other_bias) - torch.log(torch.tensor(share, device=states.device))
+    wide = _wide(states)
+    right = (states.to(wide) * own.to(wide)).sum(dim=1) + own_bias
+    wrong = _scores(states, others, other_bias) - math.log(share)
     wrong = wrong.masked_fill(same, -torch.inf)
     return torch.logaddexp(right, wrong.logsumexp(dim=1)) - right
