@@ -7,26 +7,44 @@ from the rows.
 
 from __future__ import annotations
 
+import difflib
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from tokenphormer.benchmark.methods import entry
+from tokenphormer.benchmark.methods import complete, entry, of_this_version
 from tokenphormer.benchmark.rows import Row, append_row, config_hash, read_rows
-from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, run, values_tuple
+from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, dataset, run, split_of, values_tuple
 from tokenphormer.benchmark.search import Search, best_values
-from tokenphormer.errors import InputError, ResourceError
+from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.graph.datasets import DATASETS
+from tokenphormer.graph.splits import PROTOCOLS
+from tokenphormer.signals import put_off_signals
 
 STUDY = "main"
+
+
+def check_dataset(name: str) -> None:
+    """Raise unless there is a dataset of that name, and offer the nearest."""
+    if name not in DATASETS:
+        near = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.4)
+        raise InputError(f"{name!r} is no dataset; nearest: {', '.join(near or DATASETS)}")
+
+
+def usual_protocol(dataset: str) -> str:
+    """geom-gcn where the paper has it, stratified elsewhere."""
+    return "geom-gcn" if DATASETS[dataset].protocol == "geom-gcn" else "stratified"
 
 
 @dataclass(frozen=True)
@@ -45,26 +63,23 @@ class Plan:
         for model in self.models:
             entry(model)
         for name in self.datasets:
-            if name not in DATASETS:
-                import difflib
-
-                near = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.4)
-                raise InputError(f"{name!r} is no dataset; nearest: {', '.join(near or DATASETS)}")
-        for name, value in (("splits", self.splits), ("budget", self.budget)):
-            if value < 1:
-                raise InputError(f"--{name} {value}: expected at least 1")
+            check_dataset(name)
+        if self.protocol not in ("auto", *PROTOCOLS):
+            raise InputError(f"--protocol {self.protocol}: expected auto or one of {', '.join(PROTOCOLS)}")
+        if not 1 <= self.splits <= SEARCH_SPLITS:
+            raise InputError(f"--splits {self.splits}: expected 1 to {SEARCH_SPLITS}; those after are for searches")
+        if self.budget < 1:
+            raise InputError(f"--budget {self.budget}: expected at least 1")
 
     def protocol_of(self, dataset: str) -> str:
         """The split protocol of a dataset."""
-        if self.protocol != "auto":
-            return self.protocol
-        return "geom-gcn" if DATASETS[dataset].protocol == "geom-gcn" else "stratified"
+        return usual_protocol(dataset) if self.protocol == "auto" else self.protocol
 
     def cells(self) -> Iterator[tuple[str, str]]:
         """Every (model, dataset), dataset by dataset."""
-        for dataset in self.datasets:
+        for name in self.datasets:
             for model in self.models:
-                yield model, dataset
+                yield model, name
 
 
 class Cell:
@@ -73,41 +88,38 @@ class Cell:
     def __init__(self, model: str, dataset: str, plan: Plan, rows: list[Row]) -> None:
         self.model, self.dataset, self.plan = model, dataset, plan
         self.protocol = plan.protocol_of(dataset)
-        mine = [r for r in rows if (r["model"], r["dataset"], r["protocol"]) == (model, dataset, self.protocol)]
-        self.trials = [r for r in mine if r["kind"] == "trial" and r["study"] == STUDY]
-        self.finals = [r for r in mine if r["kind"] == "final" and r["study"] == STUDY]
+        here = (STUDY, model, dataset, self.protocol)
+        mine = [r for r in rows if (r["study"], r["model"], r["dataset"], r.get("protocol")) == here]
+        self.outdated = [row for row in mine if not of_this_version(row)]
+        mine = [row for row in mine if row not in self.outdated]
+        self.trials = [r for r in mine if r["kind"] == "trial"]
+        self.finals = [r for r in mine if r["kind"] == "final"]
         self.search = Search(model, dataset, self.trials)
         self.running = 0
-        self.claimed: set[int] = set()
-
-    @property
-    def tried(self) -> set[int]:
-        """Numbers of the trials that are over."""
-        return {int(row["trial"]) for row in self.trials}
+        self.claimed: set[tuple[str, int]] = set()
 
     def next_job(self) -> Job | None:
         """The next run, or None if there is nothing to do (now)."""
-        missing = [trial for trial in range(self.plan.budget) if trial not in self.tried | self.claimed]
+        tried = {int(row["trial"]) for row in self.trials}
+        missing = [trial for trial in range(self.plan.budget) if trial not in tried]
         if missing:
-            if self.running:  # a search learns from each trial before the next
+            if self.running or ("trial", missing[0]) in self.claimed:  # a search learns from each before the next
                 return None
-            trial = missing[0]
-            self.claimed.add(trial)
-            asked = values_tuple(self.search.ask(trial))
-            return Job("trial", self.model, self.dataset, self.protocol, SEARCH_SPLITS, asked, 0, STUDY, trial)
-        if len(self.tried) < self.plan.budget:
-            return None
+            return self._claim("trial", missing[0], self.search.ask(missing[0]))
         values = best_values(self.model, self.trials, self.plan.budget)
         if values is None:
             return None
+        wanted = config_hash(complete(entry(self.model), values))
+        done = {int(row["split"]) for row in self.finals if row["config_hash"] == wanted}
         for split in range(self.plan.splits):
-            job = Job("final", self.model, self.dataset, self.protocol, split, values_tuple(values), split, STUDY)
-            wanted = config_hash(job.row()["config"])
-            done = {int(row["split"]) for row in self.finals if row["config_hash"] == wanted}
-            if split not in done and SEARCH_SPLITS + split + 1 not in self.claimed:
-                self.claimed.add(SEARCH_SPLITS + split + 1)
-                return job
+            if split not in done and ("final", split) not in self.claimed:
+                return self._claim("final", split, values)
         return None
+
+    def _claim(self, kind: str, number: int, values: dict[str, Any]) -> Job:
+        self.claimed.add((kind, number))
+        trial, split, seed = (number, SEARCH_SPLITS, 0) if kind == "trial" else (-1, number, number)
+        return Job(kind, self.model, self.dataset, self.protocol, split, values_tuple(values), seed, STUDY, trial)
 
     def take(self, row: Row) -> None:
         """A run of this cell is over."""
@@ -129,11 +141,35 @@ def fill(
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Run what is missing until the grid is full or the time is up; how many runs were added to `out`/rows.jsonl."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "rows.jsonl"
-    rows = read_rows([p for p in (path, *merge) if p.exists()], say)
-    cells = [Cell(model, dataset, plan, rows) for model, dataset in plan.cells()]
-    return work_off(cells, path, device, workers=workers, minutes=minutes, say=say)
+    if workers < 1:
+        raise InputError(f"--workers {workers}: expected at least 1")
+    for name in plan.datasets:  # what the data lacks is said before anything runs
+        for number in (*range(plan.splits), SEARCH_SPLITS):
+            split_of(dataset(name), plan.protocol_of(name), number)
+    path, elsewhere = out / "rows.jsonl", read_rows(merge, say)
+    with only_writer(path):
+        rows = [*read_rows([path], say), *elsewhere]
+        cells = [Cell(model, name, plan, rows) for model, name in plan.cells()]
+        for cell in cells:
+            if cell.outdated:
+                say(f"{cell.dataset} {cell.model}: {len(cell.outdated)} rows are of other defaults; they do not count")
+        return work_off(cells, path, device, workers=workers, minutes=minutes, say=say)
+
+
+@contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Two processes that fill one file would do the same runs twice: the second is refused, where the system can."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # Windows
+            pass
+        except OSError as error:
+            raise InputError(f"{path}: another process is filling it; give each its own --out and merge") from error
+        yield
 
 
 class Source(Protocol):
@@ -158,31 +194,55 @@ def work_off(
     minutes: float = float("inf"),
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Run the jobs of some sources, `workers` at a time, until there are none or the time is up; how many were run."""
-    end, added = time.monotonic() + 60 * minutes, 0
-    with _pool(workers) as pool:
+    """Run the jobs of some sources, `workers` at a time, until there are none or the time is up; how many were run.
+
+    After Ctrl-C, SIGTERM or an error no run is begun, and the rows of those under way are still written.
+    """
+    end, added, before = time.monotonic() + 60 * minutes, 0, multiprocessing.active_children()
+    failure: Exception | None = None
+    with put_off_signals(say, "run") as signals, _pool(workers) as pool:
         running: dict[Future[Row], Source] = {}
         while True:
             for source in sources:
-                while len(running) < workers and time.monotonic() < end and (job := source.next_job()) is not None:
+                while len(running) < workers and not (failure or signals) and time.monotonic() < end:
+                    job = source.next_job()
+                    if job is None:
+                        break
+                    try:
+                        with _signals_held():
+                            running[pool.submit(run, job, device)] = source
+                    except BrokenProcessPool as error:
+                        failure = error
+                        break
                     source.running += 1
-                    running[pool.submit(run, job, device)] = source
             if not running:
-                return added
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
+                break
+            try:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+            except KeyboardInterrupt:  # the second one
+                for worker in set(multiprocessing.active_children()) - set(before):
+                    worker.kill()
+                raise
             for future in done:
                 source = running.pop(future)
-                try:
+                if (fault := future.exception()) is None:
                     row = future.result()
-                except BrokenProcessPool as error:
-                    raise ResourceError(
-                        f"a worker died (out of memory?) after {added} runs; their rows are in {path}, run it again"
-                    ) from error
-                append_row(path, row)
-                source.running -= 1
-                source.take(row)
-                added += 1
-                say(_line(row))
+                    append_row(path, row)
+                    source.running -= 1
+                    source.take(row)
+                    added += 1
+                    say(_line(row))
+                else:
+                    assert isinstance(fault, Exception)
+                    failure = failure or fault
+    kept = f"{added} runs were added to {path}; the same command goes on"
+    if isinstance(failure, BrokenProcessPool):
+        raise ResourceError(f"a worker died (out of memory?); {kept}") from failure
+    if failure:
+        raise failure
+    if signals:
+        raise InterruptedTrainingError(f"stopped; {kept}", signals[0])
+    return added
 
 
 def _line(row: Row) -> str:
@@ -192,10 +252,32 @@ def _line(row: Row) -> str:
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_quiet)
+    threads = max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) // workers))
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(threads,))
 
 
-def _quiet() -> None:
-    """Several runs share the machine: each takes one core."""
-    if (os.cpu_count() or 1) > 2:
-        torch.set_num_threads(1)
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """A worker that is started now is never hit by Ctrl-C or SIGTERM, not even while it is still importing."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(threads: int) -> None:
+    """A worker takes its share of the cores, leaves Ctrl-C to the process that writes, and ends with it."""
+    torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)  # or it would hold its memory, a GPU's too, for ever
+
+    threading.Thread(target=follow, daemon=True).start()

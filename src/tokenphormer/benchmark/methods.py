@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from tokenphormer.baselines import BASELINES, FULL_GRAPH_TRAINING, Task, load_baseline
+from tokenphormer.benchmark.rows import Row, config_hash
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph import Graph
 from tokenphormer.training.loop import Method
@@ -24,6 +26,10 @@ Values = Mapping[str, Any]
 
 STOPPING: dict[str, object] = {"max_epochs": 500, "patience": 50}
 """The stopping rule of every method: epochs at most, and epochs without a better validation result."""
+PREPROCESSING: dict[str, tuple[object, ...]] = {"normalise_features": (False, True)}
+"""The one choice there is about the features before a method gets them; every search has it."""
+FEATURELESS = ("label_propagation",)
+"""Methods that read no features."""
 COMPILE: dict[str, object] = {"compile": "no"}
 """Compiling takes longer than most of these trainings."""
 
@@ -41,8 +47,7 @@ PAPER_SPACE: dict[str, tuple[object, ...]] = {
     "learning_rate": (1e-3, 2e-3, 5e-3),
     "weight_decay": (1e-5, 1e-3, 1e-2, 1e-1),
     "decay_updates": (300, 1000),
-    "normalise_features": (False, True),
-}
+} | PREPROCESSING
 PLUS_SPACE: dict[str, tuple[object, ...]] = PAPER_SPACE | {
     "num_walks": (8, 16, 30),
     "feature_dropout": (0.0, 0.4, 0.6, 0.75),
@@ -74,34 +79,56 @@ def entry(name: str) -> Entry:
     """The method of that name; unknown names are an error that offers the nearest ones."""
     paper = "https://arxiv.org/abs/2412.15302"
     if name == "tokenphormer":
-        return Entry(name, "Tokenphormer", paper, START | STOPPING | COMPILE, PAPER_SPACE)
-    if name == "tokenphormer+":
+        found = Entry(name, "Tokenphormer", paper, START | STOPPING | COMPILE, PAPER_SPACE)
+    elif name == "tokenphormer+":
         added: dict[str, object] = {"feature_dropout": 0.6, "fresh_walks": True, "dropout": 0.5, "weight_decay": 0.1}
         added |= {"score_hops": 10, "batch_size": 10**6}
-        return Entry(name, "Tokenphormer+", paper, START | added | STOPPING | COMPILE, PLUS_SPACE)
-    if name not in BASELINES:
+        found = Entry(name, "Tokenphormer+", paper, START | added | STOPPING | COMPILE, PLUS_SPACE)
+    elif name in BASELINES:
+        cls = load_baseline(name)
+        shared = {} if name in FEATURELESS else PREPROCESSING
+        defaults = FULL_GRAPH_TRAINING | dict(cls.schedule) | STOPPING
+        found = Entry(name, cls.title, cls.paper, defaults, dict(cls.space) | shared)
+    else:
         near = difflib.get_close_matches(name, METHODS, n=3, cutoff=0.4)
         raise InputError(f"{name!r} is no method of the benchmark; nearest: {', '.join(near or METHODS)}")
-    cls = load_baseline(name)
-    return Entry(name, cls.title, cls.paper, FULL_GRAPH_TRAINING | dict(cls.schedule) | STOPPING, cls.space)
+    _check_keys(found, found.space, "its search space names")
+    return found
 
 
 METHODS = ("tokenphormer", "tokenphormer+", *BASELINES)
 
 
-def complete(method: Entry, values: Values) -> dict[str, Any]:
-    """All values of a run: the defaults and what a search changed; a key that the method has not is an error."""
-    known = set(method.defaults) | set(method.space) | {"normalise_features"}
-    if method.name.startswith("tokenphormer"):
-        known |= set(Config.__dataclass_fields__)
-    else:
-        known |= set(load_baseline(method.name).settings_class.__dataclass_fields__)
-        known |= set(TrainingSettings.__dataclass_fields__)
-    for key in values:
+def settings_of(name: str) -> set[str]:
+    """Every setting that a method has: its own, those of training, and `normalise_features`."""
+    if name.startswith("tokenphormer"):
+        return set(Config.__dataclass_fields__)
+    own = set(load_baseline(name).settings_class.__dataclass_fields__)
+    return own | set(TrainingSettings.__dataclass_fields__) | {"normalise_features"}
+
+
+def _check_keys(method: Entry, keys: Iterable[str], where: str) -> None:
+    known = settings_of(method.name)
+    for key in keys:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=3)
-            raise InputError(f"{method.name}: has no setting {key!r}; nearest: {', '.join(near) or 'none'}")
+            raise InputError(
+                f"{method.name}: {where} {key!r}, a setting it has not; nearest: {', '.join(near) or 'none'}"
+            )
+
+
+def complete(method: Entry, values: Values) -> dict[str, Any]:
+    """All values of a run: the defaults and what a search changed; a key that the method has not is an error."""
+    _check_keys(method, values, "was given")
     return dict(method.defaults) | dict(values)
+
+
+def of_this_version(row: Row) -> bool:
+    """Whether a row's settings could still be run: its method has them all, and starts from no others by now."""
+    try:
+        return config_hash(complete(entry(row["model"]), row.get("config", {}))) == str(row.get("config_hash"))
+    except InputError:
+        return False
 
 
 def build(
@@ -124,9 +151,9 @@ def build(
     own = {field.name for field in dataclasses.fields(cls.settings_class)}
     training = {field.name for field in dataclasses.fields(TrainingSettings)}
     settings = cls.settings_class(**{key: v for key, v in values.items() if key in own})
-    needed = cls.bytes_needed(graph, settings)
-    if needed and device.type == "cuda" and needed > torch.cuda.mem_get_info(device)[0]:
-        raise ResourceError(f"needs about {needed / 2**30:.0f} GiB")
+    needed, there = cls.bytes_needed(graph, settings), _memory(device)
+    if needed > there:
+        raise ResourceError(f"needs about {needed / 2**30:.1f} GiB, there are {there / 2**30:.1f}")
     task = Task(
         graph,
         num_classes,
@@ -136,6 +163,15 @@ def build(
         seed,
         normalise_features=bool(values.get("normalise_features", False)),
     )
-    chosen: Any = {key: v for key, v in values.items() if key in training and key not in own - {"dropout"}}
+    chosen: Any = {key: v for key, v in values.items() if key in training}
     method: Method = cls(task, settings).to(device)
     return method, TrainingSettings(**chosen)
+
+
+def _memory(device: torch.device) -> float:
+    """Bytes that a run can hope for: what is free on a GPU, all there is on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if not hasattr(os, "sysconf"):
+        return float("inf")
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from scipy.stats import t as student_t
 
 from tokenphormer.benchmark.methods import entry
-from tokenphormer.benchmark.tables import CellResult, axes_of, difference_text
+from tokenphormer.benchmark.tables import CellResult, axes_of, compared_methods, difference_text, notes
 from tokenphormer.evaluation import html, plots
 from tokenphormer.evaluation.report import page
 
@@ -19,32 +19,34 @@ OURS = ("tokenphormer", "tokenphormer+")
 
 def html_page(cells: list[CellResult]) -> str:
     """A self-contained page."""
-    datasets, methods = axes_of(cells)
-    at = {(cell.method, cell.dataset): cell for cell in cells}
+    columns, methods = axes_of(cells)
+    at = {(cell.method, cell.column): cell for cell in cells}
     strong = [number for number, method in enumerate(methods) if method in OURS]
-    head = ["method", *datasets]
-    ours = [[entry(m).title, *(_ours(at[m, d]) for d in datasets)] for m in methods]
-    body = ["<h1>Benchmark</h1>", html.table("Test accuracy in percent, run here", head, ours, strong)]
-    printed = [m for m in methods if any(at[m, d].paper for d in datasets)]
-    paper = [[entry(m).title, *(_paper(at[m, d]) for d in datasets)] for m in printed]
-    body.append(html.table("The same as the paper prints it, on splits that cannot be had", head, paper))
-    compared = [m for m in methods if any(at[m, d].difference for d in datasets)]
-    gaps = [[entry(m).title, *(difference_text(at[m, d].difference) for d in datasets)] for m in compared]
-    body.append(html.table("Paired difference to Tokenphormer and its 95 % interval", head, gaps))
-    for name in datasets:
-        ran = sorted((c for c in cells if c.dataset == name and c.mean is not None), key=lambda c: -(c.mean or 0.0))
+    head = ["method", *columns]
+    ours = [[entry(m).title, *(_ours(at[m, c]) for c in columns)] for m in methods]
+    body = ["<h1>Benchmark</h1>", html.table("Test accuracy in percent, re-run here", head, ours, strong)]
+    printed = [m for m in methods if any(at[m, c].paper for c in columns)]
+    paper = [[entry(m).title, *(_paper(at[m, c]) for c in columns)] for m in printed]
+    if printed:
+        body.append(html.table("The same from the paper, on splits that cannot be had", head, paper))
+    gaps = [[entry(m).title, *(difference_text(at[m, c].difference) for c in columns)] for m in compared_methods(cells)]
+    if gaps:
+        body.append(html.table("Paired difference to Tokenphormer and its 95 % interval", head, gaps))
+    body.append("<ul>" + "".join(f"<li>{html.text(line)}</li>" for line in notes(cells)) + "</ul>")
+    for number, name in enumerate(columns):
+        ran = sorted((c for c in cells if c.column == name and c.mean is not None), key=lambda c: -(c.mean or 0.0))
         if len(ran) > 1:
             body.append(f"<h2>{html.text(name)}</h2>")
             label = f"Test accuracy of {len(ran)} methods on {name}, the best on top"
-            body.append(html.figure(f"{name}-accuracy", accuracy_plot(ran), label))
+            body.append(html.figure(f"accuracy-{number}", accuracy_plot(ran), label))
             label = f"Accuracy against time and memory on {name}; numbers are those of the plot above"
-            body.append(html.figure(f"{name}-cost", cost_plot(ran), label, "Numbers: the methods of the plot above."))
+            body.append(html.figure(f"cost-{number}", cost_plot(ran), label, "Numbers: the methods of the plot above."))
     return page("Benchmark", "\n".join(body))
 
 
 def _ours(cell: CellResult) -> str:
     if cell.mean is None:
-        return "–" if cell.status in ("from the paper", "not run yet") else cell.status
+        return cell.status
     spread = f" ± {cell.std:.2f}" if cell.std is not None else ""
     return f"{cell.mean:.2f}{spread}" + ("" if cell.n == 10 else f" (n = {cell.n})")
 

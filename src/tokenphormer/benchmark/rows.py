@@ -7,7 +7,9 @@ import json
 import os
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,13 +17,15 @@ from typing import Any
 
 import torch
 
-from tokenphormer.errors import InputError
+from tokenphormer.errors import InputError, ResourceError
 
 FORMAT = 1
 """Raised when rows of before and after must not be mixed in one table."""
 Row = dict[str, Any]
-KEY = ("kind", "model", "dataset", "protocol", "split", "config_hash", "seed", "study", "sgpm")
-"""What makes two rows the same run."""
+KEY = ("kind", "model", "dataset", "protocol", "split", "config_hash", "seed", "study", "sgpm", "trial")
+"""What makes two rows the same run. A search may come back to values it had: that is another trial."""
+NEEDED = ("kind", "model", "dataset", "study", "status")
+"""What every row has, whatever its kind."""
 
 
 def row_key(row: Row) -> tuple[Any, ...]:
@@ -37,12 +41,13 @@ def config_hash(values: dict[str, Any]) -> str:
 def append_row(path: Path, row: Row) -> None:
     """Add a row in one write; a line that a kill left unfinished is ended first, so that nothing is glued to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(row, sort_keys=True, default=list) + "\n"
-    with path.open("ab+") as file:
+    line = json.dumps(row, sort_keys=True, default=list).encode() + b"\n"
+    # Unbuffered, so that a row is one write at the file's end, and those of several processes stay apart.
+    with path.open("ab+", buffering=0) as file:
         if file.tell() and _last_byte(file) != b"\n":
-            line = "\n" + line
-        file.write(line.encode())
-        file.flush()
+            line = b"\n" + line
+        if file.write(line) != len(line):
+            raise ResourceError(f"{path}: a row could be written in part only; is the disk full?")
         os.fsync(file.fileno())
 
 
@@ -53,28 +58,37 @@ def _last_byte(file: Any) -> bytes:
 
 
 def read_rows(paths: Iterable[Path], say: Callable[[str], None] = lambda _: None) -> list[Row]:
-    """All rows of some files or folders of them, each run once (its first row); other formats are not mixed in.
+    """All rows of some files or folders of them, each run once; other formats are not mixed in.
 
-    A line that is no JSON is left where it is and said: the last one of a file may have been cut off by a kill.
+    Of rows of one run the first counts, or the first that is done, if another machine could not do it.
+    A line that is no row is left where it is and said: the last one of a file may have been cut off by a kill.
     """
     rows: dict[tuple[Any, ...], Row] = {}
     for path in _files(paths):
-        text = path.read_text(encoding="utf-8")
-        for number, line in enumerate(text.splitlines(), start=1):
+        others: Counter[str] = Counter()
+        for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
             if not line.strip():
                 continue
-            try:
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise ValueError("not an object")
-            except ValueError:
+            row = _parse(line)
+            if row is None:
                 say(f"{path}, line {number}: not a whole row; it is kept in the file and not counted")
-                continue
-            if row.get("format") != FORMAT:
-                say(f"{path}, line {number}: a row of format {row.get('format')}, not {FORMAT}; it is not counted")
-                continue
-            rows.setdefault(row_key(row), row)
+            elif row.get("format") != FORMAT:
+                others[str(row.get("format"))] += 1
+            elif missing := [name for name in NEEDED if name not in row]:
+                say(f"{path}, line {number}: a row without '{missing[0]}'; it is kept in the file and not counted")
+            elif rows.setdefault(row_key(row), row)["status"] != "done" and row["status"] == "done":
+                rows[row_key(row)] = row
+        for found, count in others.items():
+            say(f"{path}: {count} rows of format {found}, not {FORMAT}; they are not counted")
     return list(rows.values())
+
+
+def _parse(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except ValueError:  # bytes that are no text, too
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:
@@ -107,8 +121,17 @@ def origin() -> Row:
         "format": FORMAT,
         "commit": os.environ.get("TOKENPHORMER_COMMIT") or _commit(),
         "versions": versions,
-        "hardware": {"gpu": gpu, "cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "hardware": {"gpu": gpu, "cpu": _cpu(), "cores": os.cpu_count()},
     }
+
+
+def _cpu() -> str:
+    """The processor's name, where the system tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _commit() -> str | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tokenphormer.benchmark.methods import Values, build, complete, entry
 from tokenphormer.benchmark.rows import Row, config_hash, origin
@@ -17,7 +21,7 @@ from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.evaluation.metrics import evaluate
 from tokenphormer.graph import Graph, Split, load_graph, make_split
 from tokenphormer.graph.splits import stratified_split
-from tokenphormer.training.fit import peak_memory
+from tokenphormer.training.fit import NO_MEMORY, peak_memory
 from tokenphormer.training.loop import Labelled, Progress, Trainer, predict
 
 SEARCH_SPLITS = 100
@@ -63,41 +67,67 @@ def split_of(graph: Graph, protocol: str, number: int) -> Split:
     """A split by its number. Searches on graphs with fixed splits use random ones of the same shares."""
     if number >= SEARCH_SPLITS and protocol == "geom-gcn":
         return stratified_split(graph.y, number, train=0.48, val=0.32)
+    if number >= SEARCH_SPLITS and protocol == "given":
+        sizes = make_split(graph, protocol).sizes
+        return stratified_split(graph.y, number, train=sizes[0] / sum(sizes), val=sizes[1] / sum(sizes))
     if protocol == "two-stage":
         return make_split(graph, protocol, 2021 + number)
     return make_split(graph, protocol, number)
 
 
-def blind(graph: Graph, split: Split) -> Graph:
+def blind(graph: Graph) -> Graph:
     """The graph without any label: what is handed to methods."""
-    del split
     return dataclasses.replace(graph, y=np.full(graph.num_nodes, -1, dtype=np.int64), splits=())
 
 
 def run(job: Job, device: torch.device) -> Row:
-    """Train and judge. What could not run is a row too, with its reason."""
-    row = job.row()
-    try:
-        return row | _run(job, device) | origin() | {"status": "done"}
-    except (ResourceError, torch.OutOfMemoryError, MemoryError) as error:
-        torch.cuda.empty_cache()
-        return row | origin() | {"status": "did not run", "reason": str(error).splitlines()[0][:300]}
-    except InputError as error:
-        return row | origin() | {"status": "failed", "reason": str(error).splitlines()[0][:300]}
-
-
-def _run(job: Job, device: torch.device) -> Row:
+    """Train and judge. What could not run is a row too, with its reason; what the data lacks is an error."""
     graph = dataset(job.dataset)
     split = split_of(graph, job.protocol, job.split)
-    began = time.perf_counter()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
     vectors = np.load(job.sgpm.partition("|")[0], allow_pickle=False) if job.sgpm else None
+    row = job.row() | {"split_hash": split.hash, "device": device.type}
+    try:
+        row |= _run(job, graph, split, device, vectors) | {"status": "done"}
+    except (RuntimeError, MemoryError) as error:
+        if not _machine_cannot(error):
+            raise
+        row |= {"status": "did not run", "reason": _first_line(error)}
+    except InputError as error:
+        row |= {"status": "failed", "reason": _first_line(error)}
+    return row | origin() | {"time": time.time()}
+
+
+def _machine_cannot(error: Exception) -> bool:
+    """Whether a method asks for more than there is, rather than being broken; torch has no one error for it."""
+    told = isinstance(error, ResourceError | MemoryError | torch.OutOfMemoryError)
+    return told or any(words in str(error) for words in NO_MEMORY)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:300]
+
+
+def _forget_peak(device: torch.device) -> None:
+    """Runs that share a process are not to be charged with the memory of those before them."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with suppress(OSError):  # Linux alone has it
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _run(job: Job, graph: Graph, split: Split, device: torch.device, vectors: NDArray[np.float32] | None) -> Row:
+    _forget_peak(device)
+    began = time.perf_counter()
     train, val = (Labelled(part, graph.y[part]) for part in (split.train, split.val))
     method, settings = build(
-        job.model, blind(graph, split), graph.num_classes, train.nodes, train.classes, dict(job.values), device,
-        job.seed, vectors,
+        job.model, blind(graph), graph.num_classes, train.nodes, train.classes, dict(job.values), device, job.seed,
+        vectors,
     )  # fmt: skip
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     preprocessing = time.perf_counter() - began
     parameters = sum(p.numel() for p in method.module.parameters())
     progress = Progress(epoch=1, best_epoch=1)
@@ -108,7 +138,6 @@ def _run(job: Job, device: torch.device) -> Row:
     ends = np.split(probabilities, [len(split.val)])
     on_val = evaluate(ends[0], graph.y[split.val])
     row: Row = {
-        "split_hash": split.hash,
         "val_accuracy": on_val.accuracy,
         "val_loss": progress.best_loss if parameters else None,
         "epochs": progress.epoch,
@@ -117,7 +146,6 @@ def _run(job: Job, device: torch.device) -> Row:
         "preprocessing_seconds": preprocessing,
         "peak_memory_bytes": peak_memory(device),
         "parameters": parameters,
-        "time": time.time(),
     }
     if job.kind == "final":  # a search never sees this
         on_test = evaluate(ends[1], graph.y[split.test])

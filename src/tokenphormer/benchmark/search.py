@@ -1,16 +1,23 @@
 """Hyper-parameter search with Optuna: on validation of splits that are never reported, one budget for every method.
 
-A study lives in its rows: it is built again from them each time, so a search can be stopped and gone on with anywhere.
+A study lives in its rows: what is tried next is a function of the rows and the trial's number alone, so a search can be
+stopped and gone on with anywhere.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from tokenphormer.benchmark.methods import entry
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.errors import InputError
-from tokenphormer.hashing import mix64
+
+RANDOM_TRIALS = 8
+"""Trials inside the space that are drawn at random before the search begins to learn from them."""
+
+DRAWS = 20
+"""How often values are drawn anew that were tried before; a small space may have no others."""
 
 
 class Search:
@@ -23,6 +30,7 @@ class Search:
             raise InputError("a search needs Optuna: pip install 'tokenphormer[benchmark]'") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna: Any = optuna
+        self._name = f"{model} {dataset}"
         self.space = entry(model).space
         # Optuna takes plain values alone, so a choice is known by its place.
         self._distributions = {
@@ -31,35 +39,47 @@ class Search:
             else optuna.distributions.CategoricalDistribution(list(range(len(choices))))
             for key, choices in self.space.items()
         }
-        seed = mix64(int.from_bytes(f"{model} {dataset}".encode(), "little") & (2**64 - 1)) >> 33
-        sampler = optuna.samplers.TPESampler(seed=seed + len(rows), n_startup_trials=8, multivariate=True)
-        self._study: Any = optuna.create_study(direction="maximize", sampler=sampler)
-        for row in sorted(rows, key=lambda row: int(row["trial"])):
-            self.tell(row)
+        self._told = trials_by_number(rows)
 
     def ask(self, trial: int) -> dict[str, Any]:
-        """The values of the next trial; the first is the method's defaults."""
+        """The values of a trial, given those before it; the first is the method's defaults."""
         if trial == 0:
             return {}
-        asked = self._study.ask(self._distributions)
-        return {key: choices[asked.params[key]] for key, choices in self.space.items()}
+        seed = int.from_bytes(hashlib.sha256(f"{self._name} {trial}".encode()).digest()[:4], "little")
+        sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS, multivariate=True)
+        study = self._optuna.create_study(direction="maximize", sampler=sampler)
+        for number in sorted(self._told):
+            if number < trial and (places := self._places(self._told[number]["config"])) is not None:
+                value = _result(self._told[number])
+                study.add_trial(self._optuna.trial.create_trial(
+                    params=places, distributions=self._distributions, value=value
+                ))  # fmt: skip
+        tried = [known.params for known in study.trials]
+        for _ in range(DRAWS):
+            params = study.ask(self._distributions).params
+            if params not in tried:
+                break
+        return {key: choices[params[key]] for key, choices in self.space.items()}
 
     def tell(self, row: Row) -> None:
-        """Learn from a finished trial; one that could not run counts as the worst."""
-        config = row["config"]
-        if not all(key in config for key in self.space):
-            return  # the defaults need not lie in the space
+        """Learn from a finished trial."""
+        self._told.setdefault(int(row["trial"]), row)
+
+    def _places(self, config: dict[str, Any]) -> dict[str, int] | None:
+        """Where the values of a run lie in the space; None if they lie outside, as the defaults may."""
         places = {}
         for key, choices in self.space.items():
             plain = [list(c) if isinstance(c, tuple) else c for c in choices]
-            value = list(config[key]) if isinstance(config[key], tuple) else config[key]
+            value = list(config[key]) if isinstance(config.get(key), tuple) else config.get(key)
             if value not in plain:
-                return
+                return None
             places[key] = plain.index(value)
-        result = float(row["val_accuracy"]) if row.get("status") == "done" else 0.0
-        self._study.add_trial(
-            self._optuna.trial.create_trial(params=places, distributions=self._distributions, value=result)
-        )
+        return places
+
+
+def _result(row: Row) -> float:
+    """What a search is to make high; a trial that could not run counts as the worst."""
+    return float(row["val_accuracy"]) if row["status"] == "done" else 0.0
 
 
 def _ordered(choices: tuple[object, ...]) -> bool:
@@ -68,11 +88,30 @@ def _ordered(choices: tuple[object, ...]) -> bool:
     return len(numbers) == len(choices) > 2 and numbers == sorted(numbers)
 
 
-def best_values(model: str, rows: list[Row], budget: int) -> dict[str, Any] | None:
-    """The values of the best of the first `budget` trials, by validation accuracy, then loss; None if none ran."""
-    done = [row for row in rows if row.get("status") == "done" and 0 <= int(row["trial"]) < budget]
+def trials_by_number(rows: list[Row]) -> dict[int, Row]:
+    """One row for each trial, so that merging gives no method more than its budget.
+
+    Where several machines did the same one, the earliest counts that is done.
+    """
+    found: dict[int, Row] = {}
+    for row in sorted(rows, key=lambda row: (row["status"] != "done", row.get("time", 0.0), row["config_hash"])):
+        found.setdefault(int(row["trial"]), row)
+    return found
+
+
+def best_trial(rows: list[Row], budget: int) -> Row | None:
+    """The best of the first `budget` trials: by validation accuracy, then loss, then number; None if none ran."""
+    first = [row for number, row in trials_by_number(rows).items() if 0 <= number < budget]
+    done = [row for row in first if row["status"] == "done"]
     if not done:
         return None
-    best = max(done, key=lambda row: (row["val_accuracy"], -(row["val_loss"] or 0.0), -int(row["trial"])))
+    return max(done, key=lambda row: (row["val_accuracy"], -(row["val_loss"] or 0.0), -int(row["trial"])))
+
+
+def best_values(model: str, rows: list[Row], budget: int) -> dict[str, Any] | None:
+    """What the best of the first `budget` trials changes of the method's defaults; None if none ran."""
+    best = best_trial(rows, budget)
+    if best is None:
+        return None
     defaults = entry(model).defaults
     return {key: value for key, value in best["config"].items() if defaults.get(key, object()) != value}

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from scipy.stats import t as student_t
 
-from tokenphormer.benchmark.methods import METHODS, complete, entry
+from tokenphormer.benchmark.grid import STUDY, check_dataset, usual_protocol
+from tokenphormer.benchmark.methods import METHODS, entry, of_this_version
 from tokenphormer.benchmark.paper import paper_figure
-from tokenphormer.benchmark.rows import Row, config_hash
-from tokenphormer.benchmark.search import best_values
+from tokenphormer.benchmark.rows import Row
+from tokenphormer.benchmark.search import best_trial
+from tokenphormer.errors import InputError
 from tokenphormer.files import atomic_path
+from tokenphormer.graph.datasets import DATASETS
 
 REFERENCE = "tokenphormer"
 Difference = tuple[float, float, float]
@@ -28,6 +31,8 @@ class CellResult:
     dataset: str
     status: str
     """`re-run`, `from the paper`, `did not run` (with `reason`), or `not run yet`."""
+    protocol: str = ""
+    """Of the splits."""
     mean: float | None = None
     std: float | None = None
     """Over splits."""
@@ -38,10 +43,19 @@ class CellResult:
     """Mean paired difference to the reference on the splits both ran on, and its 95 % interval."""
     paper: tuple[float, float] | None = None
     seconds: float | None = None
+    """Of a whole run, preprocessing included; the mean over splits."""
     preprocessing_seconds: float | None = None
     memory_mb: float | None = None
+    """The highest peak of all splits."""
     parameters: int | None = None
     reason: str = ""
+    """Why a run, or all, did not come about."""
+
+    @property
+    def column(self) -> str:
+        """The head of its column: the dataset, and the protocol if that is not the usual one."""
+        usual = not self.protocol or self.protocol == usual_protocol(self.dataset)
+        return self.dataset if usual else f"{self.dataset}, {self.protocol}"
 
 
 def paired_difference(mine: dict[int, float], theirs: dict[int, float]) -> Difference | None:
@@ -61,56 +75,90 @@ def cell_results(
     """Every cell of the main study. A method's finals are those of the best of its first `budget` trials.
 
     The budget is the same for all methods of a dataset; by default the largest that all of them have had that were run.
+    Rows of one dataset on splits of different protocols are kept apart, rows of a method whose defaults have changed
+    since do not count, and all rows of a split must agree on its hash.
     """
-    main = [row for row in rows if row.get("study") == "main"]
+    for method in methods:
+        entry(method)
     found = []
     for dataset in datasets:
-        here = [row for row in main if row["dataset"] == dataset and row["model"] in methods]
-        trials = budget or common_budget(here)
-        accuracy = {method: _accuracies(here, method, trials) for method in methods}
-        for method in methods:
-            found.append(_cell(here, method, dataset, trials, accuracy[method], accuracy.get(REFERENCE, {})))
+        check_dataset(dataset)
+        main = [row for row in rows if (row["study"], row["dataset"]) == (STUDY, dataset) and row["model"] in methods]
+        for protocol in dict.fromkeys(row["protocol"] for row in main) or (usual_protocol(dataset),):
+            here = [row for row in main if row["protocol"] == protocol]
+            _check_splits(here)
+            rows_of = {m: [row for row in here if row["model"] == m and of_this_version(row)] for m in methods}
+            trials = budget or common_budget([row for mine in rows_of.values() for row in mine])
+            finals = {method: _finals(rows_of[method], trials) for method in methods}
+            reference = _accuracies(finals.get(REFERENCE, []))
+            for method in methods:
+                cell = _cell(rows_of[method], finals[method], method, dataset, protocol, trials, reference)
+                if not rows_of[method] and any(row["model"] == method for row in here):
+                    cell = replace(cell, reason="its rows are of other defaults")
+                found.append(cell)
     return found
+
+
+def _check_splits(rows: list[Row]) -> None:
+    """Raise if a split of one number is not the same nodes in all rows of a dataset."""
+    hashes: dict[int, str] = {}
+    for row in rows:
+        if "split_hash" in row and hashes.setdefault(row["split"], row["split_hash"]) != row["split_hash"]:
+            raise InputError(
+                f"{row['dataset']}, {row['protocol']}: split {row['split']} has the hash {row['split_hash'][:12]}… in "
+                f"some rows and {hashes[row['split']][:12]}… in others; rows from different data cannot be compared"
+            )
 
 
 def common_budget(rows: list[Row]) -> int:
     """How many trials every method has had that has final rows, of the rows of one dataset."""
     final = {row["model"] for row in rows if row["kind"] == "final"}
-    counts = [len({row["trial"] for row in rows if row["kind"] == "trial" and row["model"] == m}) for m in final]
-    return min(counts, default=0)
+    tried = {m: {int(row["trial"]) for row in rows if row["kind"] == "trial" and row["model"] == m} for m in final}
+    return min((next(n for n in range(len(t) + 1) if n not in t) for t in tried.values()), default=0)
 
 
-def _finals(rows: list[Row], method: str, budget: int) -> list[Row]:
-    """The final rows of the values that the search settled on."""
-    mine = [row for row in rows if row["model"] == method]
-    values = best_values(method, [row for row in mine if row["kind"] == "trial"], budget)
-    if values is None:
+def _finals(rows: list[Row], budget: int) -> list[Row]:
+    """The final rows of the values that a method's search settled on."""
+    best = best_trial([row for row in rows if row["kind"] == "trial"], budget)
+    if best is None:
         return []
-    chosen = config_hash(complete(entry(method), values))
-    return [row for row in mine if row["kind"] == "final" and row["config_hash"] == chosen]
+    return [row for row in rows if row["kind"] == "final" and row["config_hash"] == best["config_hash"]]
 
 
-def _accuracies(rows: list[Row], method: str, budget: int) -> dict[int, float]:
-    finals = _finals(rows, method, budget)
+def _accuracies(finals: list[Row]) -> dict[int, float]:
     return {int(row["split"]): 100 * row["test_accuracy"] for row in finals if row["status"] == "done"}
 
 
 def _cell(
-    rows: list[Row], method: str, dataset: str, trials: int, accuracy: dict[int, float], reference: dict[int, float]
+    rows: list[Row],
+    finals: list[Row],
+    method: str,
+    dataset: str,
+    protocol: str,
+    trials: int,
+    reference: dict[int, float],
 ) -> CellResult:
-    paper = paper_figure(method, dataset)
-    finals = _finals(rows, method, trials)
+    comparable = protocol in (usual_protocol(dataset), DATASETS[dataset].protocol)
+    paper, accuracy = paper_figure(method, dataset) if comparable else None, _accuracies(finals)
+    stopped = [row for row in finals or rows if row["status"] != "done"]
+    reason = " ".join(str(stopped[0]["reason"]).split()) if stopped else ""
+    trials = len({row["trial"] for row in rows if row["kind"] == "trial" and 0 <= row["trial"] < trials})
     if not accuracy:
-        stopped = [r for r in rows if (r["model"], r["dataset"]) == (method, dataset) and r["status"] != "done"]
-        if stopped:
-            return CellResult(method, dataset, "did not run", paper=paper, reason=str(stopped[0]["reason"]))
-        return CellResult(method, dataset, "from the paper" if paper else "not run yet", paper=paper, trials=trials)
+        status = "from the paper" if paper else "not run yet"
+        if stopped and len(stopped) == len(finals or rows):
+            status = "did not run"
+        elif any(row["kind"] == "final" for row in rows):
+            reason = f"its final runs are not of the best of {trials} trials"
+        else:
+            reason = ""
+        return CellResult(method, dataset, status, protocol, paper=paper, trials=trials, reason=reason)
     done = [row for row in finals if row["status"] == "done"]
     values = list(accuracy.values())
     return CellResult(
         method=method,
         dataset=dataset,
         status="re-run",
+        protocol=protocol,
         mean=float(np.mean(values)),
         std=float(np.std(values, ddof=1)) if len(values) > 1 else None,
         n=len(values),
@@ -121,6 +169,7 @@ def _cell(
         preprocessing_seconds=float(np.mean([row["preprocessing_seconds"] for row in done])),
         memory_mb=float(np.max([row["peak_memory_bytes"] for row in done])) / 1e6,
         parameters=int(done[0]["parameters"]),
+        reason=reason,
     )
 
 
@@ -128,46 +177,42 @@ def _cell(
 
 
 def markdown(cells: list[CellResult]) -> str:
-    """A table of methods × datasets, then one of the paired differences."""
-    datasets, methods = axes_of(cells)
-    at = {(cell.method, cell.dataset): cell for cell in cells}
-    head = ["| method | " + " | ".join(datasets) + " |", "|---" * (len(datasets) + 1) + "|"]
-    best = {d: max((c.mean for c in cells if c.dataset == d and c.mean is not None), default=None) for d in datasets}
+    """A table of methods × datasets, one of the paired differences, how it was run, and what was not."""
+    columns, methods = axes_of(cells)
+    at = {(cell.method, cell.column): cell for cell in cells}
+    head = ["| method | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    best = best_means(cells)
     lines = [
         "Test accuracy in percent, mean ± standard deviation over splits (their number in brackets unless it is 10).",
-        "The best cell that was re-run here is bold; the paper's own figure stands in italics beside ours.",
-        "",
-    ]
-    lines += head
-    for method in methods:
-        texts = [_text(at[method, d], best[d]) for d in datasets]
-        lines.append(f"| {entry(method).title} | " + " | ".join(texts) + " |")
-    lines += [
-        "",
-        f"Paired difference to {entry(REFERENCE).title} on the same splits, with its 95 % interval:",
+        "Every cell says whether it was *re-run* here, is *from the paper*, *did not run*, or was *not run yet*;",
+        "where the paper has a figure it stands beside ours in italics. The best that was re-run is bold.",
         "",
         *head,
     ]
     for method in methods:
-        if method != REFERENCE:
-            texts = [difference_text(at[method, d].difference) for d in datasets]
-            lines.append(f"| {entry(method).title} | " + " | ".join(texts) + " |")
-    budgets = sorted({cell.trials for cell in cells if cell.status == "re-run"})
-    trials = ", ".join(map(str, budgets)) or "no"
-    lines += ["", f"Search: {trials} trials a method and dataset, on validation of splits that are not reported."]
-    missing = [cell for cell in cells if cell.status == "did not run"]
-    lines += [f"- {entry(c.method).title} on {c.dataset} did not run: {c.reason}" for c in missing]
+        texts = [_text(at[method, c], best[c]) for c in columns]
+        lines.append(f"| {entry(method).title} | " + " | ".join(texts) + " |")
+    compared = compared_methods(cells)
+    if compared:
+        about = f"Paired difference to {entry(REFERENCE).title} on the same splits, with its 95 % interval:"
+        lines += ["", about, "", *head]
+    for method in compared:
+        texts = [difference_text(at[method, c].difference) for c in columns]
+        lines.append(f"| {entry(method).title} | " + " | ".join(texts) + " |")
+    lines += ["", *[f"- {line}" for line in notes(cells)]]
     return "\n".join(lines) + "\n"
 
 
 def _text(cell: CellResult, best: float | None) -> str:
-    paper = f"*{cell.paper[0]:.2f} ± {cell.paper[1]:.2f}*" if cell.paper else ""
+    paper = f"*{cell.paper[0]:.2f} ± {cell.paper[1]:.2f}* <sup>from the paper</sup>" if cell.paper else ""
     if cell.mean is None:
-        return f"{cell.status}{': ' + paper if paper else ''}"
+        status = "" if cell.status == "from the paper" else cell.status
+        return "; ".join(part for part in (status, paper) if part)
     spread = f" ± {cell.std:.2f}" if cell.std is not None else ""
     count = "" if cell.n == 10 else f" ({cell.n})"
     text = f"{cell.mean:.2f}{spread}"
-    return (f"**{text}**" if cell.mean == best else text) + count + (f" {paper}" if paper else "")
+    ours = (f"**{text}**" if cell.mean == best else text) + f"{count} <sup>re-run</sup>"
+    return "; ".join(part for part in (ours, paper) if part)
 
 
 def difference_text(difference: Difference | None) -> str:
@@ -175,41 +220,87 @@ def difference_text(difference: Difference | None) -> str:
     return "" if difference is None else f"{difference[0]:+.2f} [{difference[1]:+.2f}, {difference[2]:+.2f}]"
 
 
+def compared_methods(cells: list[CellResult]) -> list[str]:
+    """The methods with a paired difference to the reference somewhere, in order."""
+    return list(dict.fromkeys(cell.method for cell in cells if cell.difference))
+
+
+def best_means(cells: list[CellResult]) -> dict[str, float | None]:
+    """The highest mean of each column that was re-run."""
+    columns, _ = axes_of(cells)
+    return {c: max((x.mean for x in cells if x.column == c and x.mean is not None), default=None) for c in columns}
+
+
+def notes(cells: list[CellResult]) -> list[str]:
+    """Which splits, how much was searched, and why cells are empty or rest on fewer splits."""
+    columns, _ = axes_of(cells)
+    lines = []
+    for column in columns:
+        here = [cell for cell in cells if cell.column == column]
+        ran = [cell for cell in here if cell.status == "re-run"]
+        trials = " or ".join(map(str, sorted({cell.trials for cell in ran})))
+        searched = f"search of {trials} trials a method, on validation of a split that is not reported"
+        lines.append(f"{column}: {here[0].protocol} splits; {searched if ran else 'nothing re-run yet'}")
+    lines += [f"{entry(c.method).title} on {c.column}, {c.status}: {c.reason}" for c in cells if c.reason]
+    return lines
+
+
 def latex(cells: list[CellResult]) -> str:
-    """The main table as a LaTeX tabular."""
-    datasets, methods = axes_of(cells)
-    at = {(cell.method, cell.dataset): cell for cell in cells}
-    lines = [rf"\begin{{tabular}}{{l{'c' * len(datasets)}}}", r"\hline"]
-    lines += ["Method & " + " & ".join(name.capitalize() for name in datasets) + r" \\", r"\hline"]
-    for method in methods:
-        texts = []
-        for name in datasets:
-            cell = at[method, name]
-            spread = rf"$\pm${cell.std:.2f}" if cell.std is not None else ""
-            texts.append("--" if cell.mean is None else f"{cell.mean:.2f}{spread}")
-        lines.append(f"{entry(method).title} & " + " & ".join(texts) + r" \\")
-    return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
+    """The main table and the paired differences as two LaTeX tabulars; needs no package."""
+    columns, methods = axes_of(cells)
+    at = {(cell.method, cell.column): cell for cell in cells}
+    best = best_means(cells)
+    main = [[entry(m).title, *(_tex_text(at[m, c], best[c]) for c in columns)] for m in methods]
+    gaps = [[entry(m).title, *(f"${text}$" if (text := difference_text(at[m, c].difference)) else ""
+             for c in columns)] for m in compared_methods(cells)]  # fmt: skip
+    lines = [
+        "% Mean and standard deviation over splits, their number in brackets unless it is 10; the paper's figure in",
+        "% italics. Superscripts: r re-run, p from the paper, x did not run, - not run yet.",
+        *_tabular(columns, main),
+    ]
+    if gaps:
+        lines.append(f"% Paired difference to {entry(REFERENCE).title} on the same splits, with its 95 % interval.")
+        lines += _tabular(columns, gaps)
+    return "\n".join([*lines, *(f"% {line}" for line in notes(cells))]) + "\n"
+
+
+def _tabular(columns: list[str], rows: list[list[str]]) -> list[str]:
+    head = " & ".join(["Method", *(column.capitalize() for column in columns)])
+    body = [" & ".join(row) + r" \\" for row in rows]
+    opening = rf"\begin{{tabular}}{{l{'c' * len(columns)}}}"
+    return [opening, r"\hline", head + r" \\", r"\hline", *body, r"\hline", r"\end{tabular}"]
+
+
+def _tex_text(cell: CellResult, best: float | None) -> str:
+    paper = rf"\emph{{{cell.paper[0]:.2f}$\pm${cell.paper[1]:.2f}}}$^{{p}}$" if cell.paper else ""
+    if cell.mean is None:
+        mark = {"did not run": "--$^{x}$", "not run yet": "--$^{-}$"}.get(cell.status, "")
+        return " ".join(part for part in (mark, paper) if part)
+    text = f"{cell.mean:.2f}" + (rf"$\pm${cell.std:.2f}" if cell.std is not None else "")
+    text = rf"\textbf{{{text}}}" if cell.mean == best else text
+    ours = text + ("" if cell.n == 10 else f" ({cell.n})") + "$^{r}$"
+    return " ".join(part for part in (ours, paper) if part)
 
 
 def csv_text(cells: list[CellResult]) -> str:
     """One line a cell, with everything."""
-    columns = ["method", "dataset", "status", "mean", "std", "n", "trials", "difference", "low", "high", "paper_mean"]
-    columns += ["paper_std", "seconds", "preprocessing_seconds", "memory_mb", "parameters", "reason"]
+    columns = ["method", "dataset", "protocol", "status", "mean", "std", "n", "trials", "difference", "low", "high"]
+    columns += ["paper_mean", "paper_std", "seconds", "preprocessing_seconds", "memory_mb", "parameters", "reason"]
     text = io.StringIO()
-    writer = csv.writer(text)
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     for cell in cells:
         gap = cell.difference or (None, None, None)
         paper = cell.paper or (None, None)
-        start = [cell.method, cell.dataset, cell.status, cell.mean, cell.std, cell.n, cell.trials, *gap, *paper]
+        start = [cell.method, cell.dataset, cell.protocol, cell.status, cell.mean, cell.std, cell.n, cell.trials]
         end = [cell.seconds, cell.preprocessing_seconds, cell.memory_mb, cell.parameters, cell.reason]
-        writer.writerow(["" if value is None else value for value in [*start, *end]])
+        writer.writerow(["" if value is None else value for value in [*start, *gap, *paper, *end]])
     return text.getvalue()
 
 
 def axes_of(cells: list[CellResult]) -> tuple[list[str], list[str]]:
-    """The datasets and the methods of a table, in order."""
-    return list(dict.fromkeys(c.dataset for c in cells)), list(dict.fromkeys(c.method for c in cells))
+    """The columns and the methods of a table, in order."""
+    return list(dict.fromkeys(c.column for c in cells)), list(dict.fromkeys(c.method for c in cells))
 
 
 def write_tables(cells: list[CellResult], out: Path) -> list[Path]:

@@ -1,0 +1,134 @@
+"""`benchmark`, `tables` and `leaks` as a person meets them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.benchmark.fakes import Inline, fake_run, make_row, trial, use
+from tests.test_cli import Cli, assert_refused, cli
+from tokenphormer.benchmark import running
+from tokenphormer.benchmark.methods import METHODS
+from tokenphormer.benchmark.rows import append_row, read_rows
+from tokenphormer.graph import Graph
+
+__all__ = ["cli"]  # the fixture
+
+SMALL = ("--models", "mlp, label_propagation", "--datasets", "cora", "--splits", 2, "--budget", 2, "--device", "cpu")
+
+
+@pytest.fixture
+def here(tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Cli:
+    use(monkeypatch, Inline(random.Random(0)), fake_run)
+    return cli
+
+
+def test_from_nothing_to_tables(here: Cli) -> None:
+    answer = here("benchmark", *SMALL, "--out", "rows")
+    assert answer.code == 0, answer
+    assert answer.out == "rows/rows.jsonl: 8 runs added; tables: tokenphormer tables rows --out TABLES\n"
+    assert len(answer.err.splitlines()) == 8
+    assert answer.err.startswith("cora mlp trial 0: 0.")
+    assert here("benchmark", *SMALL, "--out", "rows").out.startswith("rows/rows.jsonl: 0 runs added")
+
+    answer = here("tables", "rows", "--out", "tables", "--models", "mlp,label_propagation")
+    assert answer.out.splitlines() == [f"tables/main.{form}" for form in ("md", "tex", "csv", "html")]
+    assert "| MLP | **" in Path("tables/main.md").read_text(encoding="utf-8")
+
+
+def test_several_slices_and_machines(here: Cli) -> None:
+    assert "3 runs added" in here("benchmark", *SMALL, "--splits", 1, "--models", "mlp", "--out", "a").out
+    assert "5 runs added" in here("benchmark", *SMALL, "--out", "b", "--merge", "a", "--merge", "a/rows.jsonl").out
+    answer = here("tables", "a", "b", "--out", "tables", "--models", "mlp,label_propagation")
+    assert answer.code == 0, answer
+    assert len(read_rows([Path("a"), Path("b")])) == 8
+
+
+def test_all_methods_by_default(here: Cli) -> None:
+    answer = here("benchmark", "--datasets", "cora", "--budget", 1, "--splits", 1, "--device", "cpu", "--out", "rows")
+    assert f"{2 * len(METHODS)} runs added" in answer.out
+    assert {row["model"] for row in read_rows([Path("rows")])} == set(METHODS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--models", "gnc"), "'gnc' is no method of the benchmark; nearest: gcn"),
+        (("--datasets", "citeser"), "'citeser' is no dataset; nearest: citeseer"),
+        (("--splits", 0), "--splits 0: expected 1 to 100"),
+        (("--budget", 0), "--budget 0: expected at least 1"),
+        (("--workers", 0), "--workers 0: expected at least 1"),
+        (("--protocol", "fair"), "--protocol fair: expected auto or one of stratified"),
+        (("--merge", "nowhere"), "nowhere: no such file or folder of rows"),
+        (("--device", "abacus"), "abacus"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(here: Cli, arguments: tuple[object, ...], message: str) -> None:
+    assert_refused(here("benchmark", *SMALL, "--out", "rows", *arguments), 2, message)
+    assert not Path("rows").exists()
+
+
+def test_a_truncated_last_line_and_another_format_are_said_and_kept(here: Cli) -> None:
+    here("benchmark", *SMALL, "--out", "rows")
+    append_row(Path("rows/rows.jsonl"), make_row(format=0))
+    whole = Path("rows/rows.jsonl").read_bytes()
+    Path("rows/rows.jsonl").write_bytes(whole + b'{"kind": "fin')
+    answer = here("tables", "rows", "--out", "tables")
+    assert answer.code == 0
+    assert answer.err.splitlines() == [
+        "rows/rows.jsonl, line 10: not a whole row; it is kept in the file and not counted",
+        "rows/rows.jsonl: 1 rows of format 0, not 1; they are not counted",
+    ]
+    answer = here("benchmark", *SMALL, "--out", "rows")
+    assert "0 runs added" in answer.out
+    assert Path("rows/rows.jsonl").read_bytes() == whole + b'{"kind": "fin'
+    answer = here("benchmark", *SMALL, "--splits", 3, "--out", "rows")
+    assert "2 runs added" in answer.out
+    assert len(read_rows([Path("rows")])) == 10
+
+
+def test_tables_of_no_rows(cli: Cli) -> None:
+    assert_refused(cli("tables", "nowhere", "--out", "tables"), 2, "nowhere: no such file or folder of rows")
+    Path("empty").mkdir()
+    assert_refused(cli("tables", "empty", "--out", "tables"), 2, "there are no rows to make a table of")
+    assert not Path("tables").exists()
+
+
+def test_tables_of_a_budget(cli: Cli) -> None:
+    rows = [trial(0, val_accuracy=0.1), trial(1, val_accuracy=0.9, values={"dropout": 0.2})]
+    rows += [make_row(test_accuracy=0.6), make_row(test_accuracy=0.8, values={"dropout": 0.2})]
+    for row in rows:
+        append_row(Path("rows.jsonl"), row)
+    for budget, expected in ((0, "80.00"), (1, "60.00"), (2, "80.00")):
+        assert cli("tables", "rows.jsonl", "--out", "t", "--budget", budget, "--models", "mlp").code == 0
+        assert f"**{expected}** (1)" in Path("t/main.md").read_text(encoding="utf-8")
+    assert_refused(
+        cli("tables", "rows.jsonl", "--out", "t", "--datasets", "corra"), 2, "'corra' is no dataset; nearest: cora"
+    )
+
+
+def test_leaks_for_people_and_for_programs(cli: Cli, tiny_datasets: Graph) -> None:
+    answer = cli("leaks", "--datasets", "cora,cornell", "--splits", 2)
+    assert answer.code == 0, answer
+    assert [line.split()[3] for line in answer.out.splitlines()] == [
+        "stratified-0",
+        "stratified-1",
+        "geom-gcn-0",
+        "geom-gcn-1",
+    ]
+    (line,) = cli("leaks", "--datasets", "cora", "--splits", 1, "--json").out.splitlines()
+    assert json.loads(line)["label_columns"] == 0
+    assert_refused(cli("leaks", "--datasets", "core"), 2, "'core' is no dataset; nearest: cora")
+
+
+def test_a_leak_is_an_exit_code(cli: Cli, tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaky = dataclasses.replace(tiny_datasets, x=np.eye(3, dtype=np.float32)[tiny_datasets.y])
+    monkeypatch.setattr(running, "dataset", lambda name: leaky)
+    answer = cli("leaks", "--datasets", "cora", "--splits", 1)
+    assert answer.code == 1
+    assert "label_columns 3" in answer.out

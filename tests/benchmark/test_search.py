@@ -1,0 +1,175 @@
+"""A search lives in its rows: the same rows, the same next trial; the best is chosen on validation alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from tests.benchmark.fakes import fake_run, make_row, trial
+from tokenphormer.benchmark.methods import METHODS, entry
+from tokenphormer.benchmark.rows import Row
+from tokenphormer.benchmark.running import Job, values_tuple
+from tokenphormer.benchmark.search import RANDOM_TRIALS, Search, best_trial, best_values, trials_by_number
+from tokenphormer.errors import InputError
+
+BUDGET = RANDOM_TRIALS + 6  # some trials that are random, some that have learned
+
+
+def finished(model: str, number: int, values: dict[str, Any], **changes: Any) -> Row:
+    """The row of a trial as a file gives it back: tuples have become lists."""
+    job = Job("trial", model, "cora", "stratified", 100, values_tuple(values), 0, "main", number)
+    row: Row = json.loads(json.dumps(fake_run(job, None) | changes))  # type: ignore[arg-type]
+    return row
+
+
+def searched(model: str, budget: int = BUDGET) -> list[Row]:
+    """A search in one go."""
+    search, rows = Search(model, "cora", []), []
+    for number in range(budget):
+        rows.append(finished(model, number, search.ask(number)))
+        search.tell(rows[-1])
+    return rows
+
+
+@pytest.mark.parametrize("model", METHODS)
+def test_the_first_trial_is_the_defaults_and_the_others_lie_in_the_space(model: str) -> None:
+    search = Search(model, "cora", [])
+    assert search.ask(0) == {}
+    for number in (1, 2):
+        values = search.ask(number)
+        assert values.keys() == entry(model).space.keys()
+        assert all(values[key] in choices for key, choices in entry(model).space.items())
+
+
+@pytest.mark.parametrize("model", ["tokenphormer", "mlp"])
+def test_built_again_from_rows_a_search_goes_on_the_same_way(model: str) -> None:
+    rows = searched(model)
+    for number in range(BUDGET):
+        again = Search(model, "cora", list(reversed(rows[:number])))  # in whatever order files are read
+        assert finished(model, number, again.ask(number))["config"] == rows[number]["config"]
+
+
+def test_a_search_learns() -> None:
+    """Where one value is always good and the others bad, the search comes to prefer it."""
+    search, rows = Search("mlp", "cora", []), []
+    for number in range(40):
+        values = search.ask(number)
+        rows.append(finished("mlp", number, values, val_accuracy=0.9 if values.get("dropout") == 0.8 else 0.1))
+        search.tell(rows[-1])
+    late = [row["config"]["dropout"] for row in rows[20:]]
+    assert late.count(0.8) >= 0.5 * len(late)  # at random, a quarter
+
+
+def test_searches_differ_between_methods_and_datasets() -> None:
+    asked = {
+        Search(model, name, []).ask(1)["learning_rate"]
+        for model in ("gcn", "mlp")
+        for name in ("cora", "photo", "dblp")
+    }
+    assert len(asked) > 1
+    plus, plain = (Search(model, "cora", []) for model in ("tokenphormer+", "tokenphormer"))
+    shared = plain.space.keys() & plus.space.keys() - {"num_walks"}
+    assert any(plain.ask(1)[key] != plus.ask(1)[key] for key in shared)
+
+
+def test_values_are_not_tried_twice_while_there_are_others() -> None:
+    rows = searched("label_propagation")  # 20 points in all
+    inside = [json.dumps(row["config"], sort_keys=True) for row in rows[1:]]
+    assert len(set(inside)) == len(inside)
+
+
+def test_a_space_smaller_than_the_budget_is_no_trap() -> None:
+    search = Search("label_propagation", "cora", [])
+    search.space = {"alpha": (0.5, 0.8)}
+    search._distributions = {"alpha": search._distributions["alpha"].__class__(0, 1)}
+    for number in range(6):
+        values = search.ask(number)
+        assert number == 0 or values["alpha"] in (0.5, 0.8)
+        search.tell(trial(number, model="label_propagation", values=values))
+
+
+def test_values_outside_of_the_space_teach_nothing() -> None:
+    inside = searched("mlp", 4)
+    strange = [
+        trial(4, values=inside[1]["config"] | {"dropout": 0.123}),
+        trial(4, values={key: value for key, value in inside[1]["config"].items() if key != "dropout"}),
+    ]
+    for row in strange:
+        assert Search("mlp", "cora", [*inside, row]).ask(5) == Search("mlp", "cora", inside).ask(5)
+
+
+def test_trials_after_the_one_asked_for_change_nothing() -> None:
+    rows = searched("mlp")
+    assert Search("mlp", "cora", rows).ask(10) == Search("mlp", "cora", rows[:10]).ask(10)
+
+
+def test_failures_count_as_the_worst() -> None:
+    rows = searched("mlp", 12)
+    failed = [row | {"status": "failed", "reason": "x"} if row["trial"] == 5 else row for row in rows]
+    without = [
+        {k: v for k, v in row.items() if k != "val_accuracy"} if row["status"] == "failed" else row for row in failed
+    ]
+    worst = [row | {"val_accuracy": 0.0} if row["trial"] == 5 else row for row in rows]
+    best = [row | {"val_accuracy": 1.0} if row["trial"] == 5 else row for row in rows]
+    asked = [[Search("mlp", "cora", some).ask(n) for n in range(12, 20)] for some in (without, worst, best)]
+    assert asked[0] == asked[1]
+    assert asked[1] != asked[2]
+
+
+# ---------------------------------------------------------------- the best
+
+
+@pytest.mark.parametrize(
+    ("trials", "best"),
+    [
+        ([(0.5, 1.0), (0.6, 2.0), (0.4, 0.1)], 1),
+        ([(0.5, 1.0), (0.5, 0.9), (0.5, 0.95)], 1),
+        ([(0.5, 1.0), (0.5, 1.0)], 0),
+        ([(0.5, None), (0.5, None)], 0),
+        ([(0.5, None), (0.7, None)], 1),
+    ],
+)
+def test_by_accuracy_then_loss_then_number(trials: list[tuple[float, float | None]], best: int) -> None:
+    rows = [trial(n, val_accuracy=accuracy, val_loss=loss) for n, (accuracy, loss) in enumerate(trials)]
+    for order in (rows, rows[::-1]):
+        found = best_trial(order, len(rows))
+        assert found is not None
+        assert found["trial"] == best
+
+
+def test_only_the_first_trials_of_the_budget_count() -> None:
+    rows = [trial(n, val_accuracy=0.1 * n, values={"dropout": (0.2, 0.5, 0.7)[n]}) for n in range(3)]
+    assert best_values("mlp", rows, 2) == {"dropout": 0.5}
+    assert best_values("mlp", rows, 3) == {"dropout": 0.7}
+    assert best_values("mlp", rows, 0) is None
+    assert best_values("mlp", [make_row(trial=-1, val_accuracy=1.0)], 3) is None
+
+
+def test_what_did_not_run_is_not_the_best() -> None:
+    rows = [trial(0, val_accuracy=0.1), trial(1, status="failed", val_accuracy=0.9), trial(2, status="did not run")]
+    assert best_values("mlp", rows, 3) == {}
+    assert best_values("mlp", rows[1:], 3) is None
+
+
+def test_values_of_the_best_are_what_differs_from_the_defaults() -> None:
+    values = {"walk_ratios": (1.0, 0.0, 0.0, 0.0), "hidden_channels": 128, "dropout": 0.7}
+    (row,) = [finished("tokenphormer", 0, values)]
+    assert best_values("tokenphormer", [row], 1) == {"walk_ratios": [1.0, 0.0, 0.0, 0.0], "dropout": 0.7}
+
+
+def test_merging_gives_no_method_more_than_its_budget() -> None:
+    late = [trial(n, time=9.0, val_accuracy=0.9, values={"dropout": 0.7}) for n in range(2)]
+    early = [trial(n, time=3.0, val_accuracy=0.5) for n in range(2)]
+    broken = [trial(0, time=1.0, status="did not run", values={"dropout": 0.2})]
+    for rows in (early + late + broken, broken + late + early):
+        assert {n: row["time"] for n, row in trials_by_number(rows).items()} == {0: 3.0, 1: 3.0}
+        assert best_values("mlp", rows, 2) == {}
+
+
+def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"pip install 'tokenphormer\[benchmark\]'"):
+        Search("mlp", "cora", [])

@@ -1,0 +1,311 @@
+"""Tables: numbers worked out by hand, one budget for all, every cell marked, nothing mixed that does not fit."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from tests.benchmark.fakes import make_row, trial
+from tokenphormer.benchmark.methods import METHODS
+from tokenphormer.benchmark.rows import Row, config_hash
+from tokenphormer.benchmark.tables import (
+    CellResult,
+    cell_results,
+    common_budget,
+    csv_text,
+    difference_text,
+    latex,
+    markdown,
+    notes,
+    paired_difference,
+    write_tables,
+)
+from tokenphormer.errors import InputError
+
+METHODS_HERE = ("tokenphormer", "gcn", "mlp", "jknet")
+
+
+def cell_rows(model: str, accuracies: list[float], trials: int = 2, **changes: Any) -> list[Row]:
+    """A search of `trials` trials, the last the best, and one final row a split with these test accuracies."""
+    space = [{"dropout": value} for value in (0.2, 0.5, 0.7)]
+    tried = [trial(n, model=model, val_accuracy=0.1 * n, values=space[n], **changes) for n in range(trials)]
+    finals = [
+        make_row(model=model, split=n, test_accuracy=value, values=space[trials - 1], **changes)
+        for n, value in enumerate(accuracies)
+    ]
+    return tried + finals
+
+
+def one(cells: list[CellResult], method: str, column: str = "cora") -> CellResult:
+    (found,) = [cell for cell in cells if (cell.method, cell.column) == (method, column)]
+    return found
+
+
+@pytest.fixture
+def rows() -> list[Row]:
+    """Tokenphormer and GCN on Cora, an MLP that did not run."""
+    broken = [trial(n, model="mlp", status="did not run", reason="needs about 99 GiB") for n in range(2)]
+    ours = cell_rows("tokenphormer", [0.80, 0.90, 0.85], seconds=4.0, peak_memory_bytes=5_000_000, parameters=11)
+    ours[-1] |= {"seconds": 10.0, "peak_memory_bytes": 9_000_000}
+    return [*ours, *cell_rows("gcn", [0.70, 0.86, 0.90]), *broken]
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def test_mean_std_and_costs_by_hand(rows: list[Row]) -> None:
+    cell = one(cell_results(rows, ("cora",), METHODS_HERE), "tokenphormer")
+    assert cell.status == "re-run"
+    assert cell.mean == pytest.approx((80 + 90 + 85) / 3)
+    assert cell.std == pytest.approx(5.0)  # deviations −5, 5, 0: √(50 / 2)
+    assert (cell.n, cell.trials, cell.parameters, cell.protocol) == (3, 2, 11, "stratified")
+    assert cell.seconds == pytest.approx((4 + 4 + 10) / 3)
+    assert cell.preprocessing_seconds == pytest.approx(0.5)
+    assert cell.memory_mb == pytest.approx(9.0)
+    assert cell.paper == (91.20, 0.47)
+    assert cell.difference is None
+
+
+def test_the_paired_difference_by_hand(rows: list[Row]) -> None:
+    gap = one(cell_results(rows, ("cora",), METHODS_HERE), "gcn").difference
+    assert gap is not None
+    # Differences −10, −4, 5: mean −3; deviations −7, −1, 8; √(114 / 2 / 3) = 4.3589; Student's t for 2 is 4.30265.
+    assert gap[0] == pytest.approx(-3.0)
+    assert gap[1] == pytest.approx(-3 - 4.302653 * 4.358899, abs=1e-4)
+    assert gap[2] == pytest.approx(-3 + 4.302653 * 4.358899, abs=1e-4)
+
+
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_the_paired_difference_is_scipys(count: int) -> None:
+    rng = np.random.default_rng(count)
+    mine, theirs = rng.normal(80, 3, count), rng.normal(81, 3, count)
+    found = paired_difference(dict(enumerate(mine)), dict(enumerate(theirs)))
+    interval = ttest_rel(mine, theirs).confidence_interval(0.95)
+    assert found == pytest.approx(((mine - theirs).mean(), interval.low, interval.high))
+
+
+def test_only_splits_that_both_ran_on_are_paired() -> None:
+    found = paired_difference({0: 1.0, 1: 2.0, 5: 99.0}, {1: 1.0, 0: 1.0, 7: 0.0})
+    assert found is not None
+    assert found[0] == pytest.approx(0.5)
+    assert paired_difference({0: 1.0}, {0: 1.0}) is None
+    assert paired_difference({0: 1.0, 1: 1.0}, {2: 1.0, 3: 1.0}) is None
+
+
+def test_one_split_has_no_spread_and_no_interval() -> None:
+    cells = cell_results(cell_rows("gcn", [0.7]) + cell_rows("tokenphormer", [0.8]), ("cora",), METHODS_HERE)
+    assert (one(cells, "gcn").std, one(cells, "gcn").difference) == (None, None)
+    assert "| GCN | 70.00 (1) <sup>re-run</sup>; *87.33 ± 0.38* <sup>from the paper</sup> |" in markdown(cells)
+
+
+def test_without_the_reference_there_are_no_differences() -> None:
+    cells = cell_results(cell_rows("gcn", [0.7, 0.8]), ("cora",), ("gcn", "mlp"))
+    assert one(cells, "gcn").difference is None
+    assert "Paired" not in markdown(cells) + latex(cells)
+
+
+# ---------------------------------------------------------------- the budget
+
+
+def test_every_method_is_held_to_the_budget_that_all_have_had() -> None:
+    """GCN was searched longer, and its third trial was better; beside Tokenphormer's two it does not count."""
+    ours = cell_rows("tokenphormer", [0.8, 0.9])
+    theirs = cell_rows("gcn", [0.7, 0.7]) + cell_rows("gcn", [0.95, 0.95], trials=3)
+    cells = cell_results(ours + theirs, ("cora",), METHODS_HERE)
+    assert (one(cells, "gcn").mean, one(cells, "gcn").trials) == (pytest.approx(70.0), 2)
+    cells = cell_results(ours + theirs, ("cora",), METHODS_HERE, budget=3)
+    assert (one(cells, "gcn").mean, one(cells, "gcn").trials) == (pytest.approx(95.0), 3)
+    assert one(cells, "tokenphormer").trials == 2
+    assert notes(cells)[0] == (
+        "cora: stratified splits; search of 2 or 3 trials a method, on validation of a split that is not reported"
+    )
+
+
+def test_the_common_budget_counts_from_the_first_trial_on() -> None:
+    def tried(model: str, *numbers: int) -> list[Row]:
+        return [make_row(model=model), *(trial(n, model=model) for n in numbers)]
+
+    assert common_budget([]) == 0
+    assert common_budget(tried("mlp", 0, 1, 2)) == 3
+    assert common_budget(tried("mlp", 0, 1, 2) + tried("gcn", 0, 1, 3)) == 2
+    assert common_budget(tried("mlp", 0, 1, 2) + tried("gcn")) == 0
+    only_trials = [trial(0, model="gat")]  # a search under way holds nobody back
+    assert common_budget(tried("mlp", 0, 1, 2) + only_trials) == 3
+
+
+def test_finals_of_another_budget_are_not_shown_as_these() -> None:
+    rows = cell_rows("tokenphormer", [0.8, 0.9]) + cell_rows("gcn", [0.95], trials=3)
+    cell = one(cell_results(rows, ("cora",), METHODS_HERE), "gcn")
+    assert (cell.status, cell.mean) == ("from the paper", None)
+    assert cell.reason == "its final runs are not of the best of 2 trials"
+
+
+# ---------------------------------------------------------------- marks
+
+
+def test_every_cell_is_marked(rows: list[Row]) -> None:
+    cells = cell_results(rows, ("cora", "debian"), METHODS_HERE)
+    assert {(cell.method, cell.dataset): cell.status for cell in cells} == {
+        ("tokenphormer", "cora"): "re-run",
+        ("gcn", "cora"): "re-run",
+        ("mlp", "cora"): "did not run",
+        ("jknet", "cora"): "from the paper",
+        ("tokenphormer", "debian"): "not run yet",
+        ("gcn", "debian"): "not run yet",
+        ("mlp", "debian"): "not run yet",
+        ("jknet", "debian"): "not run yet",
+    }
+    assert one(cells, "mlp").reason == "needs about 99 GiB"
+
+
+def test_one_trial_that_failed_is_not_a_method_that_did_not_run() -> None:
+    rows = [trial(0, model="mlp"), trial(1, model="mlp", status="failed", reason="the loss was nan")]
+    cell = one(cell_results(rows, ("cora",), METHODS_HERE), "mlp")
+    assert (cell.status, cell.reason) == ("not run yet", "")
+
+
+def test_splits_that_did_not_run_are_counted_out_and_named() -> None:
+    rows = cell_rows("gcn", [0.7, 0.8, 0.9])
+    rows[-1] |= {"status": "did not run", "reason": "out of\nmemory"}
+    cell = one(cell_results(rows, ("cora",), METHODS_HERE), "gcn")
+    assert (cell.status, cell.n, cell.mean, cell.reason) == ("re-run", 2, pytest.approx(75.0), "out of memory")
+    for row in rows[2:]:
+        row |= {"status": "did not run", "reason": "no"}
+    assert one(cell_results(rows, ("cora",), METHODS_HERE), "gcn").status == "did not run"
+
+
+# ---------------------------------------------------------------- what is not mixed
+
+
+def test_protocols_have_columns_of_their_own() -> None:
+    rows = cell_rows("gcn", [0.7, 0.7]) + cell_rows("gcn", [0.9, 0.9], protocol="class-balanced")
+    cells = cell_results(rows, ("cora",), METHODS_HERE)
+    assert one(cells, "gcn", "cora").mean == pytest.approx(70.0)
+    assert one(cells, "gcn", "cora, class-balanced").mean == pytest.approx(90.0)
+    assert one(cells, "gcn", "cora").paper is not None
+    assert one(cells, "gcn", "cora, class-balanced").paper is None  # the paper used another
+    assert "| method | cora | cora, class-balanced |" in markdown(cells)
+
+
+def test_other_studies_and_datasets_stay_out(rows: list[Row]) -> None:
+    others = cell_rows("gcn", [0.1, 0.1, 0.1], study="ablation: all tokens") + cell_rows("gcn", [0.2], dataset="dblp")
+    strange = {"kind": "pretrain", "study": "sgpm", "model": "sgpm", "dataset": "cora", "status": "done"}
+    assert cell_results([*others, strange, *rows], ("cora",), METHODS_HERE) == cell_results(
+        rows, ("cora",), METHODS_HERE
+    )
+
+
+def test_a_split_must_be_the_same_in_all_rows(rows: list[Row]) -> None:
+    with pytest.raises(
+        InputError, match="cora, stratified: split 1 has the hash other… in some rows and hash of 1… in"
+    ):
+        cell_results([*rows, make_row(model="jknet", split=1, split_hash="other")], ("cora",), METHODS_HERE)
+
+
+def test_rows_of_other_defaults_do_not_count(rows: list[Row]) -> None:
+    for row in rows:
+        if row["model"] == "gcn":
+            del row["config"]["patience"]
+            row["config_hash"] = config_hash(row["config"])
+    cell = one(cell_results(rows, ("cora",), METHODS_HERE), "gcn")
+    assert (cell.status, cell.mean, cell.reason) == ("from the paper", None, "its rows are of other defaults")
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(InputError, match="'coraa' is no dataset; nearest: cora"):
+        cell_results([], ("coraa",))
+    with pytest.raises(InputError, match="'gnc' is no method of the benchmark; nearest: gcn"):
+        cell_results([], ("cora",), ("gnc",))
+
+
+# ---------------------------------------------------------------- formats
+
+
+def test_markdown(rows: list[Row]) -> None:
+    text = markdown(cell_results(rows, ("cora", "debian"), METHODS_HERE))
+    lines = text.splitlines()
+    assert lines[4:10] == [
+        "| method | cora | debian |",
+        "|---|---|---|",
+        "| Tokenphormer | **85.00 ± 5.00** (3) <sup>re-run</sup>; *91.20 ± 0.47* <sup>from the paper</sup> "
+        "| not run yet |",
+        "| GCN | 82.00 ± 10.58 (3) <sup>re-run</sup>; *87.33 ± 0.38* <sup>from the paper</sup> | not run yet |",
+        "| MLP | did not run | not run yet |",
+        "| JKNet | *87.70 ± 0.65* <sup>from the paper</sup> | not run yet |",
+    ]
+    assert "Paired difference to Tokenphormer on the same splits, with its 95 % interval:" in lines
+    assert lines[-5:] == [
+        "| GCN | -3.00 [-21.75, +15.75] |  |",
+        "",
+        "- cora: stratified splits; search of 2 trials a method, on validation of a split that is not reported",
+        "- debian: stratified splits; nothing re-run yet",
+        "- MLP on cora, did not run: needs about 99 GiB",
+    ]
+    widths = {line.count("|") for line in lines if line.startswith("|")}
+    assert widths == {4}
+
+
+def test_ten_splits_need_no_number() -> None:
+    cells = cell_results(cell_rows("gcn", [0.7, 0.8] * 5), ("cora",), ("gcn",))
+    assert "**75.00 ± 5.27** <sup>re-run</sup>" in markdown(cells)
+    assert r"\textbf{75.00$\pm$5.27}$^{r}$" in latex(cells)
+
+
+def test_latex(rows: list[Row]) -> None:
+    text = latex(cell_results(rows, ("cora", "debian"), METHODS_HERE))
+    lines = text.splitlines()
+    assert lines[2:11] == [
+        r"\begin{tabular}{lcc}",
+        r"\hline",
+        r"Method & Cora & Debian \\",
+        r"\hline",
+        r"Tokenphormer & \textbf{85.00$\pm$5.00} (3)$^{r}$ \emph{91.20$\pm$0.47}$^{p}$ & --$^{-}$ \\",
+        r"GCN & 82.00$\pm$10.58 (3)$^{r}$ \emph{87.33$\pm$0.38}$^{p}$ & --$^{-}$ \\",
+        r"MLP & --$^{x}$ & --$^{-}$ \\",
+        r"JKNet & \emph{87.70$\pm$0.65}$^{p}$ & --$^{-}$ \\",
+        r"\hline",
+    ]
+    assert r"GCN & $-3.00 [-21.75, +15.75]$ &  \\" in lines
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
+    assert all(line.startswith("%") or line.startswith("\\") or line.endswith(r" \\") for line in lines)
+
+
+def test_csv_has_everything(rows: list[Row]) -> None:
+    cells = cell_results(rows, ("cora",), METHODS_HERE)
+    found = list(csv.DictReader(io.StringIO(csv_text(cells))))
+    assert [row["method"] for row in found] == list(METHODS_HERE)
+    ours, gcn, mlp, _ = found
+    assert (ours["status"], ours["n"], ours["trials"], ours["difference"]) == ("re-run", "3", "2", "")
+    assert float(gcn["difference"]) == pytest.approx(-3)
+    assert float(gcn["low"]) < float(gcn["difference"]) < float(gcn["high"])
+    assert (float(gcn["paper_mean"]), float(gcn["paper_std"])) == (87.33, 0.38)
+    assert (mlp["status"], mlp["mean"], mlp["reason"]) == ("did not run", "", "needs about 99 GiB")
+    assert {"protocol", "seconds", "preprocessing_seconds", "memory_mb", "parameters"} <= ours.keys()
+
+
+def test_differences_as_text() -> None:
+    assert difference_text(None) == ""
+    assert difference_text((1.234, -0.5, 2.0)) == "+1.23 [-0.50, +2.00]"
+
+
+def test_from_no_rows_there_is_a_table_all_the_same() -> None:
+    text = markdown(cell_results([], ("cora",)))
+    assert text.count("from the paper</sup>") == 15  # of the paper's 18 methods, three have no figure for Cora
+    assert text.count("not run yet |") == len(METHODS) - 15
+
+
+def test_files(rows: list[Row], tmp_path: Path) -> None:
+    cells = cell_results(rows, ("cora",), METHODS_HERE)
+    paths = write_tables(cells, tmp_path / "new" / "tables")
+    assert [path.name for path in paths] == ["main.md", "main.tex", "main.csv", "main.html"]
+    assert sorted(path.name for path in (tmp_path / "new" / "tables").iterdir()) == sorted(p.name for p in paths)
+    assert paths[0].read_text(encoding="utf-8") == markdown(cells)
+    first = [path.read_bytes() for path in paths]
+    write_tables(cells, tmp_path / "new" / "tables")
+    assert [path.read_bytes() for path in paths] == first  # the same rows, the same bytes
