@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError
+from tokenphormer.graph.disk import row_blocks
 from tokenphormer.graph.graph import Graph
 
 HOMOPHILY_BINS = 5
 HOMOPHILY_LABELS = ("0–20 %", "20–40 %", "40–60 %", "60–80 %", "80–100 %", "no labelled neighbour")
+EDGES_AT_ONCE = 1 << 22
 Z_95 = 1.959963984540054
 
 
@@ -41,13 +43,16 @@ def node_homophily(graph: Graph) -> NDArray[np.float64]:
     >>> node_homophily(Graph.from_edges([[0, 1], [1, 2]], num_nodes=4, y=[0, 0, 1, 1])).tolist()
     [1.0, 0.5, 0.0, nan]
     """
-    n = graph.num_nodes
-    source, target = np.repeat(np.arange(n), graph.degree), graph.indices
-    counted = (graph.y[source] >= 0) & (graph.y[target] >= 0) & (source != target)
-    source, target = source[counted], target[counted]
-    neighbours = np.bincount(source, minlength=n)
-    equal = np.bincount(source, weights=graph.y[source] == graph.y[target], minlength=n)
-    return equal / np.where(neighbours > 0, neighbours, np.nan)
+    shares = np.empty(graph.num_nodes)
+    for first, last in row_blocks(graph.indptr, EDGES_AT_ONCE):
+        source = np.repeat(np.arange(first, last), np.diff(graph.indptr[first : last + 1]))
+        target = graph.indices[graph.indptr[first] : graph.indptr[last]]
+        counted = (graph.y[source] >= 0) & (graph.y[target] >= 0) & (source != target)
+        source, target = source[counted], target[counted]
+        neighbours = np.bincount(source - first, minlength=last - first)
+        equal = np.bincount(source - first, weights=graph.y[source] == graph.y[target], minlength=last - first)
+        shares[first:last] = equal / np.where(neighbours > 0, neighbours, np.nan)
+    return shares
 
 
 def bin_by_homophily(homophily: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -4,7 +4,8 @@ run.json            the manifest, written last: versions, hashes of the files be
 config.yaml         every setting
 split.npz           the split, with its hash
 metrics.json        of every seed, and mean ± std
-predictions.csv     one line a node, with the user's own ids and class names (of the best seed by validation)
+predictions.csv     one line a node, with the user's own ids and class names (of the best seed by validation);
+                    of a graph on disk only the nodes of the split
 model.safetensors   the weights of that seed (`TokenphormerClassifier.from_pretrained` reads the folder)
 report.html, model_card.md
 sgpm.safetensors    the SGPM behind the SGPM-token, if there is one
@@ -31,6 +32,7 @@ from tokenphormer.errors import InputError
 from tokenphormer.evaluation import plots
 from tokenphormer.evaluation.breakdown import node_homophily
 from tokenphormer.evaluation.metrics import Metrics, evaluate
+from tokenphormer.evaluation.prediction_files import rows_of, scored_nodes, write_pieces
 from tokenphormer.evaluation.report import Report, write_report
 from tokenphormer.files import atomic_path
 from tokenphormer.graph import Graph, Split
@@ -88,9 +90,13 @@ def _std(values: list[float]) -> float | None:
 
 
 def metrics_by_part(graph: Graph, split: Split, probabilities: NDArray[np.float32]) -> dict[str, Metrics]:
-    """Metrics of train, val and test, as far as they have nodes."""
-    parts = {part: getattr(split, part) for part in PARTS}
-    return {part: evaluate(probabilities[nodes], graph.y[nodes]) for part, nodes in parts.items() if len(nodes)}
+    """Metrics of train, val and test, as far as they have nodes, from the probabilities of `scored_nodes`."""
+    parts, scored = {part: getattr(split, part) for part in PARTS}, scored_nodes(graph, split)
+    return {
+        part: evaluate(probabilities[rows_of(nodes, scored)], graph.y[nodes])
+        for part, nodes in parts.items()
+        if len(nodes)
+    }
 
 
 def write_run(
@@ -107,7 +113,8 @@ def write_run(
 ) -> None:
     """Write everything but the seeds' own files: the best seed's predictions and weights, the report, the manifest."""
     probabilities = np.load(chosen / "probabilities.npy", allow_pickle=False)
-    write_predictions(out / "predictions.csv", graph, probabilities, split=split)
+    scored = scored_nodes(graph, split)
+    write_predictions(out / "predictions.csv", graph, probabilities, nodes=scored, split=split)
     write_text(out / "metrics.json", json.dumps(summary.to_json() | {"best_seed": found["seed"]}, indent=1))
     with atomic_path(out / WEIGHTS_FILE) as temporary:
         shutil.copyfile(chosen / WEIGHTS_FILE, temporary)
@@ -133,7 +140,7 @@ def write_run(
             metrics=metrics,
             class_names=graph.class_names,
             nodes=nodes,
-            probabilities=probabilities[nodes],
+            probabilities=probabilities[rows_of(nodes, scored)],
             labels=graph.y[nodes],
             degree=graph.degree,
             homophily=node_homophily(graph),
@@ -184,25 +191,8 @@ def write_predictions(
     class_names: tuple[str, ...] | None = None,
 ) -> None:
     """One line a node: id, label if known, split, prediction, its probability, and every class's. CSV or Parquet."""
-    import pandas as pd
-
     chosen = np.arange(graph.num_nodes) if nodes is None else nodes
-    names = np.array(class_names or graph.class_names)
-    columns: dict[str, Any] = {"id": [graph.id_of(int(node)) for node in chosen]}
-    columns["label"] = np.array([*graph.class_names, ""])[graph.y[chosen]]
-    if split is not None:
-        part = np.full(graph.num_nodes, "", dtype="<U5")
-        for name in PARTS:
-            part[getattr(split, name)] = name
-        columns["split"] = part[chosen]
-    columns["predicted"] = names[probabilities.argmax(axis=1)]
-    columns["probability"] = probabilities.max(axis=1)
-    frame = pd.DataFrame(columns | {f"p:{name}": probabilities[:, c] for c, name in enumerate(names)})
-    with atomic_path(path) as temporary:
-        if path.suffix == ".parquet":
-            frame.to_parquet(temporary, index=False)
-        else:
-            frame.to_csv(temporary, index=False)
+    write_pieces(path, graph, [(chosen, probabilities)], class_names or graph.class_names, split)
 
 
 def load_run(folder: str | Path, *, device: str = "auto") -> tuple[TokenphormerClassifier, dict[str, Any]]:
@@ -234,8 +224,9 @@ def write_plots(folder: Path, graph: Graph) -> None:
     chosen = folder / "seeds" / str(json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["best_seed"])
     probabilities = np.load(chosen / "probabilities.npy", allow_pickle=False)
     nodes = split.test if len(split.test) else split.val
-    correct = probabilities[nodes].argmax(axis=1) == graph.y[nodes]
-    metrics = evaluate(probabilities[nodes], graph.y[nodes])
+    probabilities = probabilities[rows_of(nodes, scored_nodes(graph, split))]
+    correct = probabilities.argmax(axis=1) == graph.y[nodes]
+    metrics = evaluate(probabilities, graph.y[nodes])
     figures = {
         "learning_curves": plots.learning_curves(read_history(chosen)),
         "confusion_matrix": plots.confusion_matrix_plot(metrics, graph.class_names),

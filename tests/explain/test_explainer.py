@@ -1,0 +1,263 @@
+"""Whole explanations: names, sums, votes, limits, new graphs, errors, JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.explain.models import CASES, CPU, ISOLATED, LEAF, awkward_graph, case_of, config_of, method_of
+from tests.tiny import tiny_config, tiny_graph, tiny_split
+from tokenphormer.classifier import TokenphormerClassifier
+from tokenphormer.errors import InputError
+from tokenphormer.explain import METHODS, Explainer, Explanation, explainer
+from tokenphormer.explain.attention import attention_rollout, readout_attention
+from tokenphormer.graph import Graph
+from tokenphormer.training.loop import predict
+from tokenphormer.walks import KINDS
+
+
+def explainer_of(case: dict[str, Any], votes: int = 1) -> Explainer:
+    graph, method = case_of(case)
+    return Explainer(method, graph, graph.class_names, votes)
+
+
+# ---------------------------------------------------------------- every case
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_node_of_every_case(case: dict[str, Any], method: Any) -> None:
+    found = explainer_of(case)
+    kinds = found.method.source.token_kinds[1:]
+    for node in (0, 3, LEAF, ISOLATED):
+        e = found.explain(node, method)
+        assert e.node == found.graph.id_of(node)
+        assert e.method == method
+        assert {token.kind for token in e.tokens} == set(kinds)
+        assert sum(token.count for token in e.tokens) == len(kinds)
+        assert {part.name: part.tokens for part in e.parts}.items() >= {k: kinds.count(k) for k in kinds}.items()
+        if kinds:
+            assert sum(token.attention for token in e.tokens) == pytest.approx(1, abs=1e-6)
+        for each in (*e.tokens, *e.parts, *e.nodes, *e.edges):
+            assert np.isfinite(each.importance)
+            assert (each.runner_up is None) == (method != "occlusion")
+        for items in (e.tokens, e.parts, e.nodes, e.edges):
+            assert all(a.importance >= b.importance for a, b in pairwise(items))
+        for token in e.tokens:
+            assert (token.kind in KINDS) == bool(token.path)
+            assert not token.path or token.path[0] == e.node
+        assert [n.distance for n in e.nodes if n.id == e.node] == [0]
+        assert Explanation.from_json(json.loads(json.dumps(e.to_json()))) == e
+
+
+def test_auto_is_occlusion() -> None:
+    found = explainer_of({})
+    assert found.explain(0) == found.explain(0, "occlusion")
+
+
+# ---------------------------------------------------------------- what the numbers are
+
+
+@pytest.mark.parametrize("votes", [1, 3])
+def test_probabilities_are_those_of_predict(votes: int) -> None:
+    found = explainer_of({}, votes)
+    for node in (0, LEAF, ISOLATED):
+        e = found.explain(node)
+        expected = predict(found.method, np.array([node]), config_of(votes=votes), CPU)[0]
+        np.testing.assert_allclose(e.probabilities, expected, rtol=0, atol=1e-6)
+        ranked = sorted(e.classes, key=e.probability, reverse=True)
+        assert [e.predicted, e.runner_up] == ranked[:2]
+        assert e.votes == votes
+
+
+def test_importance_by_occlusion_of_parts_is_exact() -> None:
+    """Left without any token, the self token alone is read: the same model with no hops and no walks."""
+    graph = awkward_graph()
+    method = method_of(graph)
+    bare = method_of(graph, num_hops=0, num_walks=0, weights=method.module.state_dict())
+    for node in (0, LEAF):
+        e = Explainer(method, graph, graph.class_names).explain(node)
+        alone = predict(bare, np.array([node]), config_of(), CPU)[0]
+        (everything,) = [part for part in e.parts if part.name == "all tokens"]
+        for name, drop in ((e.predicted, everything.importance), (e.runner_up, everything.runner_up)):
+            assert drop == pytest.approx(e.probability(name) - alone[e.classes.index(name)], abs=1e-5)
+
+
+@pytest.mark.parametrize(("name", "changes"), [("all hops", {"num_hops": 0}), ("all walks", {"num_walks": 0})])
+def test_parts_are_left_out_whole(name: str, changes: dict[str, int]) -> None:
+    graph = awkward_graph()
+    method = method_of(graph)
+    without = method_of(graph, weights=method.module.state_dict(), **changes)
+    e = Explainer(method, graph, graph.class_names).explain(5)
+    left = predict(without, np.array([5]), config_of(), CPU)[0][e.classes.index(e.predicted)]
+    (part,) = [part for part in e.parts if part.name == name]
+    assert part.importance == pytest.approx(e.probability(e.predicted) - left, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["attention", "rollout"])
+def test_attention_is_spread_over_what_is_read(method: Any) -> None:
+    """All that tokens have is handed on to the nodes they read and to the steps of walks."""
+    found = explainer_of({})
+    compute = {"attention": readout_attention, "rollout": attention_rollout}[method]
+    for node in (0, LEAF):
+        e = found.explain(node, method)
+        weights = compute(found.read(np.array([node])))[0]
+        assert sum(token.importance for token in e.tokens) == pytest.approx(weights[1:].sum(), abs=1e-6)
+        assert sum(n.importance for n in e.nodes) == pytest.approx(1, abs=1e-5)
+        walks = sum(token.importance for token in e.tokens if token.path)
+        assert sum(edge.importance for edge in e.edges) == pytest.approx(walks, abs=1e-6)
+
+
+def test_walks_with_the_same_steps_are_one() -> None:
+    e = explainer_of({"num_walks": 24}).explain(LEAF)
+    walks = [(token.kind, token.path) for token in e.tokens if token.path]
+    assert len(set(walks)) == len(walks) < 24
+    assert max(token.count for token in e.tokens) > 1
+
+
+def test_an_isolated_node() -> None:
+    e = explainer_of({}).explain(ISOLATED)
+    assert {token.path for token in e.tokens if token.kind in KINDS} == {(e.node,)}
+    assert [n.id for n in e.nodes] == [e.node]
+    assert e.edges == ()
+
+
+def test_steps_are_edges_or_jumps() -> None:
+    found = explainer_of({"num_walks": 24})
+    e = found.explain(0)
+    g = found.graph
+    for edge in e.edges:
+        source, target = g.index_of(edge.source), g.index_of(edge.target)
+        assert edge.jump == (target not in g.neighbours(source))
+    taken = [set(map(frozenset, pairwise(t.path))) for t in e.tokens for _ in range(t.count) if t.path]
+    for edge in e.edges:
+        assert edge.walks == sum(frozenset([edge.source, edge.target]) in steps for steps in taken)
+    assert {edge.jump for edge in e.edges} == {True, False}
+    own = found.explain(3)
+    assert any(edge.source == edge.target for edge in own.edges)  # it has an edge to itself
+
+
+def test_directed_steps_keep_their_direction() -> None:
+    found = explainer_of({"graph": {"directed": True}, "num_walks": 24})
+    e = found.explain(0)
+    steps = {step for token in e.tokens for step in pairwise(token.path)}
+    assert {(edge.source, edge.target) for edge in e.edges} == steps
+
+
+def test_visits_and_labels() -> None:
+    found = explainer_of({"num_walks": 24})
+    e = found.explain(0)
+    visits = {n.id: 0 for n in e.nodes}
+    for token in e.tokens:
+        for step in token.path[1:]:
+            visits[step] += token.count
+    assert {n.id: n.visits for n in e.nodes} == visits
+    labels = {n.id: n.label for n in e.nodes}
+    assert labels[e.node] == "red"
+    assert labels.get(found.graph.id_of(7), "") == ""
+
+
+def test_only_so_many_nodes_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = explainer_of({}).explain(0)
+    monkeypatch.setattr(explainer, "MAX_NODES", 4)
+    monkeypatch.setattr(explainer, "MAX_STEPS", 5)
+    e = explainer_of({}).explain(0)
+    assert len(e.nodes) == 4
+    assert e.nodes_left_out == len(whole.nodes) - 4 > 0
+    assert e.node in {n.id for n in e.nodes}
+    before = {n.id: n.importance for n in whole.nodes}
+    assert {n.id: n.importance for n in e.nodes} == pytest.approx({n.id: before[n.id] for n in e.nodes}, abs=1e-6)
+    assert len(e.edges) == 5
+    assert e.edges_left_out == len(whole.edges) - 5 > 0
+    assert [token.path for token in e.tokens] == [token.path for token in whole.tokens]
+
+
+def test_neighbours_scores_are_a_part() -> None:
+    graph = awkward_graph()
+    method = method_of(graph, score_hops=3)
+    e = Explainer(method, graph, graph.class_names).explain(0)
+    plain = method_of(graph, weights=method.module.state_dict())
+    own = predict(plain, np.array([0]), config_of(), CPU)[0][e.classes.index(e.predicted)]
+    (part,) = [part for part in e.parts if part.name == "scores of neighbours"]
+    assert part.importance == pytest.approx(e.probability(e.predicted) - own, abs=1e-5)
+
+
+# ---------------------------------------------------------------- who is asked for
+
+
+def test_nodes_by_id_and_by_index() -> None:
+    found = explainer_of({})
+    assert found.explain(found.graph.id_of(4)) == found.explain(4) == found.explain(np.int64(4))  # type: ignore[arg-type]
+    numbered = dataclasses.replace(found.graph, node_ids=None)
+    assert Explainer(found.method, numbered, numbered.class_names).explain("4").node == "4"
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("node <4> & u", r"graph 'awkward' has no node 'node <4> & u'; nearest: node <4> & ü"),
+        (20, "node: 20, but the graph has nodes 0 to 19"),
+        (-1, "node: -1, but the graph has nodes 0 to 19"),
+        (1.5, r"node: 1\.5; expected an id"),
+    ],
+)
+def test_unknown_nodes(node: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        explainer_of({}).explain(node)
+
+
+def test_unknown_methods() -> None:
+    with pytest.raises(InputError, match="method: 'gradient'; expected auto, attention, rollout, occlusion"):
+        explainer_of({}).explain(0, "gradient")  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- the classifier
+
+
+@pytest.fixture(scope="module")
+def trained() -> TokenphormerClassifier:
+    graph = tiny_graph()
+    return TokenphormerClassifier(**tiny_config(votes=2).__dict__, device="cpu").fit(graph, tiny_split(graph))
+
+
+def test_the_classifier_explains(trained: TokenphormerClassifier, tmp_path: Path) -> None:
+    e = trained.explain(3)
+    assert e.predicted == trained.predict(nodes=[3])[0]
+    np.testing.assert_allclose(e.probabilities, trained.predict_proba(nodes=[3])[0], atol=1e-6)
+    trained.save_pretrained(tmp_path)
+    loaded = TokenphormerClassifier.from_pretrained(tmp_path, device="cpu")
+    again = loaded.explain(e.node, trained.graph_)
+    np.testing.assert_allclose(again.probabilities, e.probabilities, atol=1e-6)
+    assert again.tokens[0].path == e.tokens[0].path
+    with pytest.raises(InputError, match="has no graph with it"):
+        loaded.explain(3)
+
+
+def test_new_graphs(trained: TokenphormerClassifier) -> None:
+    """A graph it has never seen, with other ids, unlabelled nodes and other classes' names."""
+    other = tiny_graph(25, seed=8, node_ids=[f"new {v}" for v in range(25)], y=None, class_names=None)
+    assert isinstance(other, Graph)
+    e = trained.explain("new 7", other)
+    assert e.predicted == trained.predict(other, [7])[0]
+    np.testing.assert_allclose(e.probabilities, trained.predict_proba(other, [7])[0], atol=1e-6)
+    assert all(name.startswith("new ") for token in e.tokens for name in token.path)
+    assert {e.label, *(n.label for n in e.nodes)} == {""}
+
+
+# ---------------------------------------------------------------- JSON
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda v: v.pop("tokens"), lambda v: v["nodes"][0].pop("id"), lambda v: v.update(x=1)]
+)
+def test_other_json_is_refused(spoil: Any) -> None:
+    values = explainer_of({}).explain(0).to_json()
+    spoil(values)
+    with pytest.raises(InputError, match="not the JSON of an explanation"):
+        Explanation.from_json(values)
