@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,15 +122,28 @@ class Table:
         return numbers
 
 
-def read_table(folder: Path, stem: str) -> Table | None:
-    """Read `stem`.csv or `stem`.parquet of a folder; None if it has neither."""
+def table_path(folder: Path, stem: str) -> Path | None:
+    """`stem`.csv or `stem`.parquet of a folder; None if it has neither."""
     files = [path for path in (folder / f"{stem}.csv", folder / f"{stem}.parquet") if path.exists()]
     if len(files) == 2:
         raise InputError(f"{folder}: has both {stem}.csv and {stem}.parquet; remove or rename the one not to be read")
     if not files:
         return None
-    path = files[0]
+    return files[0]
+
+
+def read_table(folder: Path, stem: str) -> Table | None:
+    """Read `stem`.csv or `stem`.parquet of a folder; None if it has neither."""
+    path = table_path(folder, stem)
+    if path is None:
+        return None
     header, columns = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
+    check_header(path, header)
+    return Table(path, dict(zip(header, columns, strict=True)), len(columns[0]))
+
+
+def check_header(path: Path, header: list[str]) -> None:
+    """Raise if a column has no name of its own."""
     for number, name in enumerate(header, start=1):
         if name == "" or name.startswith(SAVED_INDEX):
             came = f"is called '{name}'" if name else "has no name"
@@ -140,7 +153,6 @@ def read_table(folder: Path, stem: str) -> Table | None:
             )
         if header.index(name) != number - 1:
             raise InputError(f"{path}: has more than one column '{name}'; expected every name once")
-    return Table(path, dict(zip(header, columns, strict=True)), len(columns[0]))
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[Column]]:
@@ -150,7 +162,7 @@ def _read_csv(path: Path) -> tuple[list[str], list[Column]]:
     if not content.strip(b"\xef\xbb\xbf\r\n \t"):
         raise InputError(f"{path}: is empty; expected a first line with the names of the columns")
     # pyarrow takes a quoted field that never ends for a long one, and so swallows rows.
-    header = _check_by_hand(path, content, to_the_end=b'"' in content)
+    header = check_by_hand(path, io.BytesIO(content), to_the_end=b'"' in content)
     kinds = {f"f{number}": pa.large_string() for number in range(len(header))}
     try:
         table = pa.csv.read_csv(
@@ -160,7 +172,7 @@ def _read_csv(path: Path) -> tuple[list[str], list[Column]]:
             convert_options=pa.csv.ConvertOptions(column_types=kinds),
         )
     except (pa.ArrowException, OSError) as error:
-        _check_by_hand(path, content, to_the_end=True)
+        check_by_hand(path, io.BytesIO(content), to_the_end=True)
         raise InputError(f"{path}: not a readable CSV ({error})") from error
     if table.num_columns != len(header):
         raise InputError(f"{path}: not a readable CSV: its first line is ambiguous; quote the names in it")
@@ -187,22 +199,26 @@ def _read_bytes(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _records(content: bytes, strict: bool) -> Iterator[tuple[int, list[str]]]:
+def _records(file: BinaryIO, strict: bool) -> Iterator[tuple[int, list[str]]]:
     """The line on which each record begins, and its cells; empty lines are no records."""
-    reader = csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline=""), strict=strict)
-    line = 1
-    for record in reader:
-        if record:
-            yield line, record
-        line = reader.line_num + 1
+    text = io.TextIOWrapper(file, "utf-8-sig", newline="")
+    try:
+        reader = csv.reader(text, strict=strict)
+        line = 1
+        for record in reader:
+            if record:
+                yield line, record
+            line = reader.line_num + 1
+    finally:
+        text.detach()  # the file is its opener's to close
 
 
-def _check_by_hand(path: Path, content: bytes, to_the_end: bool) -> list[str]:
+def check_by_hand(path: Path, file: BinaryIO, to_the_end: bool) -> list[str]:
     """The header of a CSV; raises with the line of the first ragged, misquoted or undecodable record."""
     header: list[str] | None = None
     line = 0
     try:
-        for line, record in _records(content, strict=True):
+        for line, record in _records(file, strict=True):
             if header is None:
                 header = record
                 if not to_the_end:
@@ -210,7 +226,7 @@ def _check_by_hand(path: Path, content: bytes, to_the_end: bool) -> list[str]:
             elif len(record) != len(header):
                 raise InputError(f"{path}, line {line}: {len(record)} columns, but the first line has {len(header)}")
     except UnicodeDecodeError:
-        line = _line_of_bad_byte(content)
+        line = _line_of_bad_byte(path)
         raise InputError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
     except csv.Error as error:
         raise InputError(f"{path}, in the row after line {line}: not a readable CSV ({error})") from error
@@ -219,19 +235,22 @@ def _check_by_hand(path: Path, content: bytes, to_the_end: bool) -> list[str]:
     return header
 
 
-def _line_of_bad_byte(content: bytes) -> int:
-    try:
-        content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        return content.count(b"\n", 0, error.start) + 1
+def _line_of_bad_byte(path: Path) -> int:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                return number
     raise AssertionError("the text is UTF-8 after all")
 
 
 def _line_of(path: Path, row: int) -> str:
     try:
-        for number, (line, _) in enumerate(_records(path.read_bytes(), strict=False), start=-1):
-            if number == row:
-                return f"line {line}"
+        with path.open("rb") as file:
+            for number, (line, _) in enumerate(_records(file, strict=False), start=-1):
+                if number == row:
+                    return f"line {line}"
     except (OSError, UnicodeDecodeError, csv.Error):
         pass
     return f"data row {row + 1}"

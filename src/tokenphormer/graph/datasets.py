@@ -133,17 +133,24 @@ _ALL = (
 DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
 
 
-def load_graph(source: str | Path, *, root: str | Path | None = None, directed: bool = False) -> Graph:
+def load_graph(
+    source: str | Path, *, root: str | Path | None = None, directed: bool = False, verify: bool = False
+) -> Graph:
     """Load a graph: a dataset's name in any case, a folder with nodes and edges tables, or a saved `.npz`.
 
     A bare name is the dataset; `./cora`, or a `Path`, is a file or folder of one's own. Graphs are undirected
-    unless `directed`. `root` is the data root of named datasets.
+    unless `directed`. `root` is the data root of named datasets. A folder that `tokenphormer convert` wrote is a graph
+    on disk: it is opened rather than loaded, and `verify` reads all of it to compare its hashes.
     """
     if isinstance(source, str) and source.strip().lower() in DATASETS:
         return _load_dataset(DATASETS[source.strip().lower()], data_root(root), directed)
     path = Path(source)
     if path.is_dir():
+        from tokenphormer.graph.disk import is_graph_folder, open_graph
         from tokenphormer.graph.tables import read_folder
+
+        if is_graph_folder(path):
+            return _as_asked(open_graph(path, verify=verify), path, directed)
 
         return read_folder(path, directed=directed)
     if not path.exists():
@@ -164,7 +171,10 @@ def embedded_path(dataset: Dataset) -> Path:
 
 
 def _load_file(path: Path, directed: bool) -> Graph:
-    graph = Graph.load(path)
+    return _as_asked(Graph.load(path), path, directed)
+
+
+def _as_asked(graph: Graph, path: Path, directed: bool) -> Graph:
     if directed and not graph.directed:
         raise InputError(f"{path}: holds an undirected graph; it cannot be loaded as a directed one")
     return graph

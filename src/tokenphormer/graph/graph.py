@@ -20,6 +20,27 @@ from tokenphormer.hashing import digest
 Features = NDArray[np.float32] | sp.csr_array
 MAX_NODES = 2**31 - 1
 FORMAT = 1
+NAMES_COMPARED = 200_000
+"""Ids among which the nearest to an unknown one are looked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """Where a graph on disk lies, and what its manifest says, so that the arrays need not be read for it."""
+
+    folder: Path
+    fingerprint: str
+    num_self_loops: int
+    feature_max: float
+    """Greatest absolute value of a feature."""
+    feature_spread: float
+    """Greatest difference between two values of the same feature."""
+    id_keys: NDArray[np.uint64] | None
+    """(n) hashes of the ids, ascending."""
+    id_rows: NDArray[np.int32] | None
+    """(n) the nodes that have them."""
+    content: tuple[object, ...]
+    """`Graph.content` as it was opened: a copy with other labels, say, is not what the manifest speaks of."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,6 +77,8 @@ class Graph:
     """Splits that came with the data."""
     notes: tuple[str, ...] = ()
     """What was done to the input while building: one short line each."""
+    stored: Stored | None = None
+    """Of a graph on disk (`disk.py`): where it lies. Its arrays are memory-mapped."""
 
     def __post_init__(self) -> None:
         if not len(self.y):
@@ -91,6 +114,8 @@ class Graph:
     @cached_property
     def num_self_loops(self) -> int:
         """Number of edges from a node to itself; 0 unless they were asked for."""
+        if self.stored is not None:
+            return self.stored.num_self_loops
         loops = 0
         for first in range(0, self.num_nodes, 1 << 20):  # in pieces: a large graph must not need E more integers
             rows = np.arange(first, min(first + (1 << 20), self.num_nodes))
@@ -134,25 +159,41 @@ class Graph:
 
     def index_of(self, node_id: str) -> int:
         """The node index of a user's own name; unknown names are an error that offers the nearest ones."""
-        found = self._index_by_id.get(str(node_id)) if self.node_ids is not None else _as_index(node_id)
+        if self.node_ids is None:
+            found = _as_index(node_id)
+        elif self.stored is not None:
+            from tokenphormer.graph.id_table import find_stored
+
+            found = find_stored(self.stored, self.node_ids, str(node_id))
+        else:
+            found = self._index_by_id.get(str(node_id))
         if found is None or not 0 <= found < self.num_nodes:
             import difflib
 
-            near = difflib.get_close_matches(str(node_id), list(self._index_by_id)[:200_000], n=3)
+            names = range(self.num_nodes) if self.node_ids is None else self.node_ids
+            near = difflib.get_close_matches(str(node_id), list(map(str, names[:NAMES_COMPARED])), n=3)
             offer = f"; nearest: {', '.join(near)}" if near else ""
             raise InputError(f"graph '{self.name}' has no node {node_id!r}{offer}")
         return found
 
     @cached_property
     def _index_by_id(self) -> dict[str, int]:
-        names = range(self.num_nodes) if self.node_ids is None else self.node_ids
-        return {str(name): index for index, name in enumerate(names)}
+        assert self.node_ids is not None
+        return {str(name): index for index, name in enumerate(self.node_ids)}
 
     # ---------------------------------------------------------------- identity
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """All that the fingerprint depends on."""
+        arrays = (self.indptr, self.indices, self.edge_weight, self.x, self.y, self.node_ids)
+        return (*arrays, self.class_names, self.directed)
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the content: edges, weights, features, labels, ids, class names, direction. Not the name."""
+        if self.stored is not None and all(a is b for a, b in zip(self.content, self.stored.content, strict=True)):
+            return self.stored.fingerprint
         x = self.x
         if x is None or isinstance(x, np.ndarray):
             features: list[tuple[str, Any]] = [("x", x)]

@@ -137,13 +137,14 @@ class FeatureRows:
 
     @classmethod
     def on(cls, device: torch.device, x: Features | None, extra: Features | None = None) -> FeatureRows:
-        """Copy features, and dense columns that stand behind them, to a device.
+        """Copy features, and dense columns that stand behind them, to a device, as float32.
 
         Sparse features stay sparse, unless they are so little so that a GPU multiplies them faster when dense.
         """
         if x is not None and not isinstance(x, np.ndarray) and device.type == "cuda" and _better_dense(x):
             x = x.toarray()
-        dense = [torch.tensor(part, device=device) for part in (x, extra) if isinstance(part, np.ndarray)]
+        arrays = [part for part in (x, extra) if isinstance(part, np.ndarray)]
+        dense = [torch.tensor(part, dtype=torch.float32, device=device) for part in arrays]
         sparse = None if x is None or isinstance(x, np.ndarray) else SparseOperator.from_scipy(x, device)
         return cls(sparse, torch.cat(dense, dim=1) if dense else None)
 

@@ -9,7 +9,7 @@ is 3.2 GB for Cora and 76 GB for Flickr; this is n·h numbers and one batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 from weakref import ref
 
 import numpy as np
@@ -26,10 +26,13 @@ from tokenphormer.hashing import GOLDEN, mix64
 from tokenphormer.hops import NORMALISATIONS, Normalisation, propagate, propagation_matrix
 from tokenphormer.tokens.encodings import laplacian_eigenvectors, return_probabilities
 from tokenphormer.tokens.operators import FeatureRows, SparseOperator, token_operator
+from tokenphormer.tokens.stored_hops import propagate_in_memory, row_normalised, stored_hops
 from tokenphormer.walks import KINDS, Kind, sample_walks
 
 WHOLE_GRAPH_BYTES = 2 << 30
 """Graphs whose two projections take less are projected whole; of larger ones only the rows a batch visits."""
+GPU_GRAPH_SHARE = 0.25
+"""Share of a GPU's free memory that the edges of a graph on disk may take; of larger ones, walks come from the CPU."""
 
 PREDICTION_DRAWS = 1 << 40
 """Draws of walks beyond this number belong to prediction; no training reaches it."""
@@ -127,7 +130,8 @@ class TokenBatch:
 class TokenSource:
     """The tokens of one graph on one device.
 
-    `whole` says whether all nodes are projected (None: if that takes little memory) or only those a batch visits.
+    `whole` says whether all nodes are projected (None: if that takes little memory and the graph is not on disk) or
+    only those a batch visits. Of a graph on disk, only what the batches visit is then read.
     """
 
     def __init__(
@@ -142,8 +146,13 @@ class TokenSource:
         whole: bool | None = None,
     ) -> None:
         self.graph, self.settings, self.device, self.seed = graph, settings, torch.device(device), seed
-        self.whole = 2 * 4 * graph.num_nodes * hidden_channels < WHOLE_GRAPH_BYTES if whole is None else whole
-        x = _row_normalised(graph.x) if settings.normalise_features else graph.x
+        self.whole = projects_whole(graph, hidden_channels) if whole is None else whole
+        self._on_disk = on_disk = graph.stored is not None and not self.whole
+        self._normalise = settings.normalise_features and on_disk  # the rows of a batch, rather than all
+        self._walk_device = _walk_device(graph, self.device) if on_disk else self.device
+        x = graph.x
+        if x is not None and settings.normalise_features and not on_disk:
+            x = row_normalised(x)
         encodings = _encodings(graph, settings)
         self.num_features = graph.num_features + (0 if encodings is None else encodings.shape[1])
         if not self.num_features:
@@ -155,6 +164,9 @@ class TokenSource:
         self._recent: dict[int, tuple[ref[Tensor], TokenBatch]] = {}
         self._draw = 0
         self._signs: Tensor | None = None
+        if on_disk:
+            self._parts = [(x, encodings), *_stored(graph, encodings, settings)]
+            return
         matrix = propagation_matrix(graph, settings.hop_normalisation) if settings.num_hops else None
         if self.whole:
             self._rows = FeatureRows.on(self.device, x, encodings)
@@ -211,24 +223,25 @@ class TokenSource:
         seed = mix64(self.seed + self._draw * GOLDEN) if self._draw else self.seed
         s = self.settings
         drawn = [
-            sample_walks(self.graph, kind, count, s.walk_length, nodes, s.jump_radius, seed, str(self.device))
+            sample_walks(self.graph, kind, count, s.walk_length, nodes, s.jump_radius, seed, str(self._walk_device))
             for kind, count in s.walk_counts.items()
             if count
         ]
-        return torch.cat(drawn, dim=1)
+        return torch.cat(drawn, dim=1).to(self.device)
 
     def batch(self, nodes: Tensor) -> TokenBatch:
         """What the model needs for these nodes (B), given as indices on the device.
 
         What was made for a tensor is kept for as long as that very tensor lives and the walks stay the same: the batch
-        of a fixed training set comes again every epoch, one of shuffled nodes never.
+        of a fixed training set comes again every epoch, one of shuffled nodes never. Of graphs on disk nothing is kept.
         """
         key = id(nodes)
         kept = self._recent.get(key)
         if kept is not None and kept[0]() is nodes:
             return kept[1]
         batch = self._whole_batch(nodes) if self.whole else self._visited_batch(nodes)
-        self._recent[key] = ref(nodes, lambda _: self._recent.pop(key, None)), batch
+        if not self._on_disk:  # what many batches visit may be more than memory holds
+            self._recent[key] = ref(nodes, lambda _: self._recent.pop(key, None)), batch
         return batch
 
     def _whole_batch(self, nodes: Tensor) -> TokenBatch:
@@ -242,7 +255,7 @@ class TokenSource:
             walks = torch.where(walks >= 0, torch.searchsorted(visited, walks.clamp(min=0).long()), -1)
         here, there = nodes.cpu().numpy(), visited.cpu().numpy()
         hops = tuple(_take(part, here, self.device) for part in self._parts[1:])
-        rows = _take(self._parts[0], there, self.device)
+        rows = _take(self._parts[0], there, self.device, self._normalise)
         return self._batch(nodes, rows, len(visited), torch.searchsorted(visited, nodes), walks, None, hops)
 
     def _batch(
@@ -292,15 +305,6 @@ def _encodings(graph: Graph, settings: TokenSettings) -> NDArray[np.float32] | N
     return np.concatenate(columns, axis=1) if columns else None
 
 
-def _row_normalised(x: Features | None) -> Features | None:
-    if x is None:
-        return None
-    size: Any = abs(x)
-    total: NDArray[np.float64] = np.asarray(size.sum(axis=1)).ravel()
-    scale = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0).astype(np.float32)
-    return x * scale[:, None] if isinstance(x, np.ndarray) else sp.csr_array(sp.diags_array(scale) @ x)
-
-
 Part = tuple[Features | None, NDArray[np.float32] | None]
 
 
@@ -314,6 +318,32 @@ def _propagated(matrix: sp.csr_array | None, x: Features | None, encodings: Feat
     return [(a, np.asarray(b) if b is not None else None) for a, b in zip(features, columns, strict=True)]
 
 
-def _take(part: Part, nodes: NDArray[np.int64], device: torch.device) -> FeatureRows:
+def _stored(graph: Graph, encodings: NDArray[np.float32] | None, settings: TokenSettings) -> list[Part]:
+    """The same for a graph on disk: memory-mapped, and made beside it if need be."""
+    hops, kind = settings.num_hops, settings.hop_normalisation
+    nothing: list[None] = [None] * hops
+    features = stored_hops(graph, kind, hops, normalise=settings.normalise_features) or nothing
+    columns = nothing if encodings is None else propagate_in_memory(graph, kind, encodings, hops)
+    return list(zip(features, columns, strict=True))
+
+
+def _take(part: Part, nodes: NDArray[np.int64], device: torch.device, normalise: bool = False) -> FeatureRows:
     x, encodings = part
-    return FeatureRows.on(device, None if x is None else x[nodes], None if encodings is None else encodings[nodes])
+    rows = None if x is None else x[nodes]
+    rows = row_normalised(rows) if rows is not None and normalise else rows
+    return FeatureRows.on(device, rows, None if encodings is None else encodings[nodes])
+
+
+def projects_whole(graph: Graph, hidden_channels: int) -> bool:
+    """Whether a graph is projected whole, unless told otherwise."""
+    return graph.stored is None and 2 * 4 * graph.num_nodes * hidden_channels < WHOLE_GRAPH_BYTES
+
+
+def _walk_device(graph: Graph, device: torch.device) -> torch.device:
+    """Where the walks of a graph on disk are drawn: on the GPU only if its edges fit there easily."""
+    if device.type == "cpu":
+        return device
+    arrays = (graph.indptr, graph.indices, graph.edge_weight)
+    size = sum(array.nbytes for array in arrays if array is not None)
+    fits = size < GPU_GRAPH_SHARE * torch.cuda.mem_get_info(device)[0]
+    return device if fits else torch.device("cpu")

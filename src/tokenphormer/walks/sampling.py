@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph import Graph
 from tokenphormer.walks.reference import KINDS, Kind, Walker, base_key, integer_weights
+from tokenphormer.walks.stored_weights import stored_integer_weights
 
 if TYPE_CHECKING:
     import torch
@@ -133,7 +134,14 @@ def _finish(
 
 
 def csr_arrays(graph: Graph) -> Rows:
-    """The graph's rows as the kernels read them, made once per graph; 32-bit offsets where they suffice."""
+    """The graph's rows as the kernels read them, made once per graph; 32-bit offsets where they suffice.
+
+    Those of a graph on disk stay there: the kernels read the memory-mapped arrays themselves.
+    """
+    if graph.stored is not None:
+        if graph not in _arrays:
+            _arrays[graph] = (graph.indptr, graph.indices, stored_integer_weights(graph))
+        return _arrays[graph]
     if graph not in _arrays:
         small = graph.num_directed_edges < 2**31
         indptr = graph.indptr.astype(np.int32) if small else graph.indptr

@@ -1,0 +1,181 @@
+"""Training and prediction on graphs on disk: the same answers as in memory, from the few rows that batches visit."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from tests.tiny import CPU, tiny_config, tiny_graph, tiny_split
+from tokenphormer.classifier import TokenphormerClassifier
+from tokenphormer.errors import InputError
+from tokenphormer.graph import Graph, Split
+from tokenphormer.graph.disk import open_graph
+from tokenphormer.graph.disk_writer import write_graph
+from tokenphormer.tokens.stored_hops import stored_hops
+from tokenphormer.training.estimate import estimate
+from tokenphormer.training.fit import fit_tokenphormer
+from tokenphormer.training.loop import predict
+from tokenphormer.training.tokenphormer import TokenphormerMethod
+from tokenphormer.walks import KINDS, sample_walks
+from tokenphormer.walks.sampling import csr_arrays
+
+
+def on_disk(tmp_path: Path, graph: Graph, name: str = "g", **options: Any) -> Graph:
+    write_graph(graph, tmp_path / name, **options)
+    return open_graph(tmp_path / name)
+
+
+# ---------------------------------------------------------------- walks
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_walks_are_those_of_memory(tmp_path: Path, kind: Any, weighted: bool) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.random(900) + 0.01 if weighted else None
+    graph = Graph.from_edges(rng.integers(0, 300, (2, 900)), num_nodes=300, edge_weight=weight)
+    stored = on_disk(tmp_path, graph)
+    assert torch.equal(sample_walks(stored, kind, 5, 6), sample_walks(graph, kind, 5, 6))
+    indptr, indices, running = csr_arrays(stored)
+    assert indptr is stored.indptr  # neither copied nor narrowed
+    assert indices is stored.indices
+    assert running is None or isinstance(running.base, np.memmap)
+
+
+# ---------------------------------------------------------------- the same answers
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_hops": 3, "hop_normalisation": "row"},
+        {"num_hops": 2, "normalise_features": True},
+        {"num_hops": 0},
+        {"num_walks": 0},
+        {"walk_pe": 3, "num_hops": 2},
+        {"laplacian_pe": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_predictions_are_those_of_memory(tmp_path: Path, sparse: bool, changes: dict[str, Any]) -> None:
+    graph = tiny_graph()
+    if sparse:
+        graph = dataclasses.replace(graph, x=sp.csr_array(np.where(np.asarray(graph.x) > 0, graph.x, 0)))
+    config = tiny_config(**changes)
+    fitted = fit_tokenphormer(graph, tiny_split(graph), config, CPU)
+    weights = fitted.method.module.state_dict()
+    stored = TokenphormerMethod(on_disk(tmp_path, graph), config, 3, CPU, weights=weights)
+    assert not stored.source.whole
+    everyone = np.arange(graph.num_nodes)
+    expected = predict(fitted.method, everyone, config, CPU)
+    assert np.allclose(predict(stored, everyone, config, CPU), expected, atol=1e-5)
+
+
+def test_half_precision_is_near(tmp_path: Path) -> None:
+    graph = tiny_graph()
+    config = tiny_config(num_hops=2)
+    fitted = fit_tokenphormer(graph, tiny_split(graph), config, CPU)
+    half = on_disk(tmp_path, graph, half=True)
+    stored = TokenphormerMethod(half, config, 3, CPU, weights=fitted.method.module.state_dict())
+    expected = predict(fitted.method, np.arange(60), config, CPU)
+    assert np.allclose(predict(stored, np.arange(60), config, CPU), expected, atol=0.02)
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    graph = on_disk(tmp_path, tiny_graph())
+    classifier = TokenphormerClassifier(**tiny_config(max_epochs=20).__dict__, device="cpu")
+    assert classifier.fit(graph, tiny_split(graph)).score() > 0.6
+
+
+def test_a_checkpoint_of_memory_goes_on_from_disk(tmp_path: Path) -> None:
+    """The fingerprint is that of the content, wherever it lies."""
+    graph = tiny_graph()
+    assert on_disk(tmp_path, graph).fingerprint == graph.fingerprint
+
+
+# ---------------------------------------------------------------- only what is visited
+
+
+class Watched(np.ndarray[Any, np.dtype[np.float32]]):
+    """Features that note which rows are taken, and refuse to be gone through."""
+
+    rows: ClassVar[set[int]] = set()
+
+    def __getitem__(self, index: Any) -> Any:
+        assert isinstance(index, np.ndarray), f"{index} is not a list of rows"
+        Watched.rows.update(index.tolist())
+        return self.view(np.ndarray)[index]
+
+    def __array_ufunc__(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("all features are gone through")
+
+
+def test_only_rows_that_walks_visit_are_read(tmp_path: Path) -> None:
+    graph = on_disk(tmp_path, tiny_graph(num_nodes=3000))
+    split = Split(range(20), range(20, 30), range(30, 40))
+    config = tiny_config(num_walks=3, walk_length=2, num_hops=2)
+    stored_hops(graph, config.hop_normalisation, 2)
+    x: Any = np.asarray(graph.x).view(Watched)
+    watched = dataclasses.replace(graph, x=x)
+    Watched.rows.clear()
+    method = TokenphormerMethod(watched, config, 3, CPU)
+    assert not Watched.rows, "nothing is read before the first batch"
+    walks = method.source.walks(torch.arange(40)).numpy()
+    fit_tokenphormer(watched, split, config, CPU)
+    assert Watched.rows <= set(walks[:30].ravel().tolist())
+    assert len(Watched.rows) > 30
+    predict(method, np.arange(30, 40), config, CPU)
+    assert Watched.rows <= set(walks.ravel().tolist())
+
+
+def test_the_manifest_warns_of_features(tmp_path: Path) -> None:
+    graph = tiny_graph()
+    high = on_disk(tmp_path, dataclasses.replace(graph, x=np.asarray(graph.x) * np.float32(1e8)))
+    with pytest.raises(InputError, match="features reach"):
+        fit_tokenphormer(high, tiny_split(graph), tiny_config(), CPU)
+    said: list[str] = []
+    flat = on_disk(tmp_path, dataclasses.replace(graph, x=np.ones((60, 5), np.float32)), "flat")
+    fit_tokenphormer(flat, tiny_split(graph), tiny_config(max_epochs=1), CPU, say=said.append)
+    assert any("every node has the same features" in line for line in said)
+
+
+# ---------------------------------------------------------------- estimates
+
+
+def test_the_estimate_counts_the_disk(tmp_path: Path) -> None:
+    graph = on_disk(tmp_path, tiny_graph())
+    split, config = tiny_split(graph), tiny_config(num_hops=3)
+    before = estimate(graph, split, config, CPU)
+    assert (before.disk_bytes, before.gpu_bytes) == (3 * 60 * 5 * 4, 0)
+    assert before.prepare_seconds > 0
+    fit_tokenphormer(graph, split, config, CPU)
+    written = sum(path.stat().st_size for path in (tmp_path / "g" / "cache").glob("*.npy"))
+    assert written == before.disk_bytes + 3 * 128  # headers
+    after = estimate(graph, split, config, CPU)
+    assert (after.disk_bytes, after.prepare_seconds) == (0, 0)
+    assert estimate(tiny_graph(), split, config, CPU).disk_bytes == 0
+
+
+def test_the_estimate_grows_with_the_work(tmp_path: Path) -> None:
+    graph = on_disk(tmp_path, tiny_graph(num_nodes=600))
+    split = tiny_split(graph)
+
+    def guess(**changes: Any) -> Any:
+        return estimate(graph, split, tiny_config(**changes), CPU)
+
+    base = guess()
+    assert guess(hidden_channels=512).host_bytes > base.host_bytes
+    assert guess(num_walks=200).host_bytes > base.host_bytes
+    assert guess(num_walks=200, hidden_channels=64).epoch_seconds > guess(num_walks=2, hidden_channels=64).epoch_seconds
+    assert guess(max_epochs=300).longest_seconds > base.longest_seconds
+    wide = on_disk(tmp_path, tiny_graph(num_nodes=600, num_features=500), "wide")
+    assert estimate(wide, split, tiny_config(), CPU).disk_bytes == 100 * base.disk_bytes
+    assert any("hop features" in line for line in base.lines())
