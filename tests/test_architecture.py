@@ -33,11 +33,11 @@ ORDER = [
     "sgpm",
     "baselines",
     "training",
+    "explain",
     "classifier",
     "evaluation",
     "benchmark",
     "studies",
-    "explain",
     "serve",
     "cli",
 ]

@@ -17,6 +17,8 @@ import typer
 from tokenphormer.errors import InputError, InterruptedTrainingError, OtherRankError, TokenphormerError, exit_code
 
 if TYPE_CHECKING:
+    import torch
+
     from tokenphormer.graph import Graph
 
 # Threads of torch that wait for work spin by default; where other programs want the same cores, that makes training
@@ -59,9 +61,11 @@ def _root(
 ) -> None:
     del version
     command = context.invoked_subcommand
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and command not in ("train", "predict"):
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and command not in ("pretrain", "train", "predict"):
         if os.environ.get("RANK") == "0":
-            raise InputError(f"torchrun: `{command}` works in one process; train and predict share their work")
+            raise InputError(
+                f"torchrun: `{command}` works in one process; pretrain, train and predict share their work"
+            )
         raise typer.Exit(2)
 
 
@@ -232,11 +236,9 @@ def pretrain(
     directed: DirectedOption = False,
 ) -> None:
     """Pre-train SGPM on a graph's walks, without labels; `train --sgpm DIR` reads what it learned."""
-    import torch
-
+    from tokenphormer import distributed
     from tokenphormer.evaluation.live import LiveProgress
     from tokenphormer.evaluation.plots import pretraining_curves, save_figure
-    from tokenphormer.evaluation.runs import free_folder
     from tokenphormer.graph.datasets import load_graph
     from tokenphormer.sgpm import GraphDocument, write_document
     from tokenphormer.sgpm.pretrain_run import default_settings
@@ -244,21 +246,25 @@ def pretrain(
     from tokenphormer.sgpm.settings import SGPMSettings
     from tokenphormer.walks.sampling import check_device, choose_device
 
-    loaded = load_graph(graph, directed=directed)
-    _say_notes(loaded)
-    where: torch.device = check_device(choose_device(device))
-    settings = default_settings(where, config).replace(SGPMSettings.parse_overrides(overrides or []))
-    if document is not None:
-        count = write_document(GraphDocument(loaded, settings), document)
-        typer.echo(f"{document}: {count:,} sentences")
-        return
-    out = out or free_folder(Path("runs"), f"{loaded.name}-sgpm", resume)
-    with LiveProgress(settings.epochs, out if tensorboard else None) as live:
-        done = run(loaded, settings, out, where, resume=resume, after_chunk=live.after_chunk, say=live.say)
+    with distributed.joined(choose_device(device)) as own:
+        where = check_device(own)
+        loaded = load_graph(graph, directed=directed)
+        _say_notes(loaded)
+        settings = default_settings(where, config).replace(SGPMSettings.parse_overrides(overrides or []))
+        if document is not None:
+            if distributed.is_first():
+                count = write_document(GraphDocument(loaded, settings), document)
+                typer.echo(f"{document}: {count:,} sentences")
+            return
+        folder = _folder(out, f"{loaded.name}-sgpm", resume, where)
+        with LiveProgress(settings.epochs, folder if tensorboard else None) as live:
+            done = run(loaded, settings, folder, where, resume=resume, after_chunk=live.after_chunk, say=live.say)
+        if not distributed.is_first():
+            return
     history = done.meta["history"]
-    save_figure(pretraining_curves(history), out / "curves.png")
+    save_figure(pretraining_curves(history), folder / "curves.png")
     best = min(history, key=lambda row: row["val_loss"])
-    found = {"folder": str(out), "graph": loaded.name, "device": str(where), **best}
+    found = {"folder": str(folder), "graph": loaded.name, "device": str(where), **best}
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -266,7 +272,7 @@ def pretrain(
         f"{best['val_accuracy']:.2%} of masked nodes guessed right, perplexity {best['val_perplexity']:.2f} "
         f"(validation, epoch {best['epoch']}); {history[-1]['tokens']:,} tokens in {history[-1]['seconds']:.1f} s"
     )
-    typer.echo(f"{out}: use it with tokenphormer train {graph} --sgpm {out}")
+    typer.echo(f"{folder}: use it with tokenphormer train {graph} --sgpm {folder}")
 
 
 @app.command()
@@ -302,7 +308,7 @@ def train(
     from tokenphormer import distributed
     from tokenphormer.evaluation.live import LiveProgress
     from tokenphormer.evaluation.run_folder import write_plots
-    from tokenphormer.evaluation.runs import free_folder, train_run
+    from tokenphormer.evaluation.runs import train_run
     from tokenphormer.graph.datasets import load_graph
     from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain, load_pretrained
     from tokenphormer.training.presets import config_for, split_for
@@ -325,14 +331,10 @@ def train(
             for line in estimate(loaded, chosen, settings, where).lines() if distributed.is_first() else ():
                 typer.echo(line)
             return
-        if out is None and distributed.may_restart():
-            raise InputError("--out: with --max-restarts the run needs a name, by which it is found again")
-        folder = out or distributed.path_of_first(free_folder(Path("runs"), loaded.name, resume), where)
+        folder = _folder(out, loaded.name, resume, where)
         with LiveProgress(settings.max_epochs, folder if tensorboard else None) as live:
             pretrained = None
             if sgpm == "auto":
-                if distributed.size() > 1:
-                    raise InputError("--sgpm auto: pre-training takes one process; name a folder of `pretrain`")
                 pretrained = find_or_pretrain(
                     loaded, default_settings(where), where, after_chunk=live.after_chunk, say=live.say
                 )
@@ -528,6 +530,16 @@ def study(
     for what, value in chosen.run(folder).items():
         typer.echo(f"{what}: {value:.4g}" if isinstance(value, float) else f"{what}: {value}")
     typer.echo(f"{folder}: tables and figures")
+
+
+def _folder(out: Path | None, name: str, resume: bool, device: torch.device) -> Path:
+    """The folder to write: the one that was named, or a free one of this name, the same in all processes."""
+    from tokenphormer import distributed
+    from tokenphormer.evaluation.runs import free_folder
+
+    if out is None and distributed.may_restart():
+        raise InputError("--out: with --max-restarts the folder needs a name, by which it is found again")
+    return out or Path(distributed.text_of_first(str(free_folder(Path("runs"), name, resume)), device))
 
 
 def _names(text: str) -> tuple[str, ...]:

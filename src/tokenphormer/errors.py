@@ -4,7 +4,7 @@ TokenphormerError            everything this package raises on purpose
 ├── InputError               what a user gave is wrong: a file, a row, an option (exit code 2)
 │   └── DatasetMissingError  a dataset by name whose files are neither here nor to be downloaded
 ├── ResourceError            the machine cannot: no memory, no disk, no such device (exit code 3)
-│   └── OtherRankError       of several processes another one failed, and says why
+│   └── OtherRankError       of several processes another one failed, and says why (its exit code)
 └── InterruptedTrainingError a signal ended a training that can be gone on with (exit code 128 + signal)
 """
 
@@ -28,7 +28,11 @@ class ResourceError(TokenphormerError, RuntimeError):
 
 
 class OtherRankError(ResourceError):
-    """Another of several processes has failed; it tells the reason, this one only ends."""
+    """Another of several processes has failed; it tells the reason, this one only ends, with the same exit code."""
+
+    def __init__(self, message: str, code: int = 3) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class InterruptedTrainingError(TokenphormerError):
@@ -37,3 +41,20 @@ class InterruptedTrainingError(TokenphormerError):
     def __init__(self, message: str, signal: int = SIGINT) -> None:
         super().__init__(message)
         self.signal = int(signal)
+
+
+def exit_code(error: BaseException) -> int:
+    """What a process that ends with an error tells its parent.
+
+    >>> exit_code(InputError("no such file")), exit_code(InterruptedTrainingError("stopped"))
+    (2, 130)
+    """
+    if isinstance(error, OtherRankError):
+        return error.code
+    if isinstance(error, InterruptedTrainingError):
+        return 128 + error.signal
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + SIGINT
+    if isinstance(error, InputError):
+        return 2
+    return 3 if isinstance(error, TokenphormerError | OSError | MemoryError) else 1

@@ -153,7 +153,8 @@ class EncoderLayer(nn.Module):
         self.dropout, self.attention_dropout = settings.dropout, settings.attention_dropout
         self.attention_norm, self.ffn_norm = nn.LayerNorm(h), nn.LayerNorm(h)
         self.query_key_value, self.output = nn.Linear(h, 3 * h), nn.Linear(h, h)
-        self.query_key_value.bias.register_hook(_without_keys)
+        bias: Any = self.query_key_value.bias  # torch's hooks have no types
+        bias.register_hook(_without_keys)
         self.widen, self.narrow = nn.Linear(h, wide), nn.Linear(wide, h)
 
     def forward(self, H: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from scipy.stats import ttest_rel
 
 from tests.benchmark.fakes import make_row, trial
 from tokenphormer.benchmark.methods import METHODS
-from tokenphormer.benchmark.rows import Row, config_hash
+from tokenphormer.benchmark.rows import Row, config_hash, read_rows
 from tokenphormer.benchmark.tables import (
     CellResult,
     cell_results,
@@ -309,3 +309,14 @@ def test_files(rows: list[Row], tmp_path: Path) -> None:
     first = [path.read_bytes() for path in paths]
     write_tables(cells, tmp_path / "new" / "tables")
     assert [path.read_bytes() for path in paths] == first  # the same rows, the same bytes
+
+
+def test_the_tables_that_are_kept_are_those_of_the_rows_that_are_kept() -> None:
+    """If this fails: tokenphormer tables experiments/rows --out experiments/tables."""
+    experiments = Path(__file__).parents[2] / "experiments"
+    if not (experiments / "tables" / "main.md").exists():
+        pytest.skip("there are no kept tables here")
+    kept = read_rows([experiments / "rows"])
+    cells = cell_results(kept, tuple(dict.fromkeys(row["dataset"] for row in kept)))
+    assert (experiments / "tables" / "main.md").read_text(encoding="utf-8") == markdown(cells)
+    assert (experiments / "tables" / "main.tex").read_text(encoding="utf-8") == latex(cells)

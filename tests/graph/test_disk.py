@@ -373,3 +373,18 @@ def test_the_cache_lies_beside_the_graph_or_with_the_user(tmp_path: Path, monkey
     assert cache_folder(stored) == tmp_path / "g" / "cache"
     monkeypatch.setattr(disk_module.os, "access", lambda *_: False)
     assert cache_folder(stored).is_relative_to(os.environ["XDG_CACHE_HOME"])
+
+
+def test_arrays_larger_than_memory_are_read_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = open_graph(written(tmp_path))
+    advised: list[str] = []
+    monkeypatch.setattr(disk_module, "_advise", lambda _, advice: advised.append(advice))
+    disk_module.expect_random_reads([graph.indptr, graph.indices])
+    assert advised == []
+    monkeypatch.setattr(disk_module.os, "sysconf", lambda _: 10)
+    disk_module.expect_random_reads([graph.indptr, graph.indices])
+    assert advised == ["MADV_RANDOM", "MADV_RANDOM"]
+    monkeypatch.undo()
+    disk_module._advise(graph.indices, "MADV_RANDOM")
+    disk_module.release(graph.indices)
+    assert graph.indices.tolist() == rich_graph().indices.tolist()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.test_cli import Cli, assert_refused, cli, contents
 from tokenphormer.errors import InputError
-from tokenphormer.evaluation.plots import _message
+from tokenphormer.evaluation.plots import message_figure
 from tokenphormer.studies import datasets
 from tokenphormer.studies.registry import STUDIES, find_study
 from tokenphormer.studies.results import write_markdown, write_results
@@ -32,7 +32,7 @@ class Row:
 def test_results_are_written_as_they_are(tmp_path: Path) -> None:
     rows = [Row('a, "b"', 1 / 3, 7), Row("c", 0.0, None)]
     findings = {"share": 2 / 3, "count": 3, "none": None}
-    written = write_results(tmp_path, findings, {"picture": _message("nothing")}, table=rows)
+    written = write_results(tmp_path, findings, {"picture": message_figure("nothing")}, table=rows)
     assert [path.name for path in written] == ["table.csv", "findings.json", "picture.png", "picture.svg"]
     with (tmp_path / "table.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["name", "share", "count"], ['a, "b"', "0.333333", "7"], ["c", "0", ""]]

@@ -57,7 +57,7 @@ def _paper(cell: CellResult) -> str:
 
 def accuracy_plot(cells: list[CellResult]) -> Figure:
     """Mean accuracies in the order given, the first on top, with 95 % intervals of the mean over splits."""
-    figure = plots._figure(plots.WIDTH, 0.9 + 0.22 * len(cells))
+    figure = plots.new_figure(plots.WIDTH, 0.9 + 0.22 * len(cells))
     axes = figure.subplots()
     for place, cell in enumerate(cells):
         half = 0.0
@@ -67,13 +67,13 @@ def accuracy_plot(cells: list[CellResult]) -> Figure:
         axes.errorbar(cell.mean or 0.0, -place, xerr=half, fmt="o", color=colour, markersize=4, linewidth=1.2)
     names = [f"{entry(cell.method).title}  {number}" for number, cell in enumerate(cells, start=1)]
     axes.set_yticks([-place for place in range(len(cells))], names)
-    plots._style(axes, "Accuracy, 95 % interval", "percent", grid="x")
+    plots.style_axes(axes, "Accuracy, 95 % interval", "percent", grid="x")
     return figure
 
 
 def cost_plot(cells: list[CellResult]) -> Figure:
     """Accuracy against seconds a run and against peak memory; methods are numbered in the order given."""
-    figure = plots._figure(plots.WIDTH, 5.6)
+    figure = plots.new_figure(plots.WIDTH, 5.6)
     panels = (("seconds", "Against time", "seconds a run"), ("memory_mb", "Against memory", "peak memory, MB"))
     for axes, (name, title, label) in zip(figure.subplots(2, 1), panels, strict=True):
         for number, cell in enumerate(cells, start=1):
@@ -83,5 +83,5 @@ def cost_plot(cells: list[CellResult]) -> Figure:
             axes.plot(value, cell.mean or 0.0, alpha=0)  # so that the axes reach there
         axes.set_xscale("log")
         axes.margins(0.08)
-        plots._style(axes, title, label)
+        plots.style_axes(axes, title, label)
     return figure

@@ -151,7 +151,7 @@ def ablation_table(rows: list[Row], datasets: tuple[str, ...]) -> str:
 
 def tokens_plot(rows: list[Row], dataset: str) -> Figure:
     """Accuracy against the number of tokens, Tokenphormer beside NAGphormer, with 95 % intervals over splits."""
-    figure = plots._figure(plots.WIDTH, 3.2)
+    figure = plots.new_figure(plots.WIDTH, 3.2)
     axes = figure.subplots()
     for model, colour in (("tokenphormer", plots.ORANGE), ("nagphormer", plots.BLUE)):
         points = []
@@ -166,7 +166,7 @@ def tokens_plot(rows: list[Row], dataset: str) -> Figure:
             axes.plot([], [], color=colour, label=entry(model).title)
     if dataset in DIAMETER:
         axes.axvline(DIAMETER[dataset], color=plots.MUTED, linewidth=1, linestyle="--")
-        axes.set_title("dashed: diameter", loc="right", **plots._small())
+        axes.set_title("dashed: diameter", loc="right", **plots.small_text())
     axes.legend(frameon=False)
-    plots._style(axes, f"{dataset}: test accuracy in percent", "walk-tokens, or hops")
+    plots.style_axes(axes, f"{dataset}: test accuracy in percent", "walk-tokens, or hops")
     return figure

@@ -62,9 +62,9 @@ def learning_curves(history: Sequence[Epoch]) -> Figure:
     ]
     held = [panel for panel in held if panel[1]]
     if not held:
-        return _message("No epochs were recorded")
+        return message_figure("No epochs were recorded")
     heights = [height for _, _, height in held]
-    figure = _figure(WIDTH, 0.6 + 0.58 * sum(heights))
+    figure = new_figure(WIDTH, 0.6 + 0.58 * sum(heights))
     grid = figure.subplots(len(held), 1, sharex=True, squeeze=False, height_ratios=heights)
     epochs, best = _series(history, "epoch"), best_epoch(history)
     marker = "o" if len(history) < 3 else None
@@ -77,12 +77,12 @@ def learning_curves(history: Sequence[Epoch]) -> Figure:
             accuracy = _series(history, "val_accuracy")[best]
             title += f": best {_percent(accuracy)} at epoch {epochs[best]:g}"
             axes.plot(epochs[best], accuracy, "o", color=ORANGE, markersize=5)
-            axes.yaxis.set_major_formatter(_percent_ticks())
+            axes.yaxis.set_major_formatter(percent_ticks())
         if len(lines) > 1:
             # In the row of the title, where no curve can run into it.
             above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 2, "borderaxespad": 0.2}
             axes.legend(frameon=False, fontsize=9, labelcolor=INK, **above)
-        _style(axes, title)
+        style_axes(axes, title)
     grid[-1, 0].set_xlabel("epoch", fontsize=9, color=INK)
     if len(history) > 1:
         grid[-1, 0].xaxis.get_major_locator().set_params(integer=True)
@@ -96,20 +96,20 @@ def learning_curves(history: Sequence[Epoch]) -> Figure:
 
 def pretraining_curves(history: Sequence[Epoch], bigram: float | None = None) -> Figure:
     """Loss and share of masked nodes guessed right by epoch; a line for what the neighbouring word alone would tell."""
-    figure = _figure(WIDTH, 4.4)
+    figure = new_figure(WIDTH, 4.4)
     above, below = figure.subplots(2, 1, sharex=True)
     epochs = _series(history, "epoch")
     for key, name, colour in (("train_loss", "training", BLUE), ("val_loss", "validation", ORANGE)):
         above.plot(epochs, _series(history, key), color=colour, label=name, linewidth=1.5, marker="o", markersize=3)
     above.legend(frameon=False)
-    _style(above, "Loss at masked nodes")
+    style_axes(above, "Loss at masked nodes")
     below.plot(epochs, _series(history, "val_accuracy"), color=ORANGE, linewidth=1.5, marker="o", markersize=3)
     if bigram is not None:
         below.axhline(bigram, color=MUTED, linewidth=1, linestyle="--")
-        below.text(epochs[0], bigram, " neighbouring word alone", color=MUTED, va="bottom", **_small())
-    below.yaxis.set_major_formatter(_percent_ticks())
+        below.text(epochs[0], bigram, " neighbouring word alone", color=MUTED, va="bottom", **small_text())
+    below.yaxis.set_major_formatter(percent_ticks())
     below.set_ylim(0, 1)
-    _style(below, "Masked nodes guessed right (validation)", "epoch")
+    style_axes(below, "Masked nodes guessed right (validation)", "epoch")
     return figure
 
 
@@ -121,7 +121,7 @@ def confusion_matrix_plot(metrics: Metrics, class_names: Sequence[str]) -> Figur
         raise InputError(f"class_names: expected {size} names, got {len(class_names)}")
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = min(max(0.42 * size, 2.4), 7.5)
-    figure = _figure(max(side + 2.2, WIDTH), side + 1.5)
+    figure = new_figure(max(side + 2.2, WIDTH), side + 1.5)
     axes = figure.subplots()
     # Cells as shapes stay sharp at any size; beyond a few hundred of them one small picture is lighter.
     mesh = axes.pcolormesh(shares, cmap=_blues(), vmin=0, vmax=1, rasterized=size > MAX_NUMBERED_CLASSES)
@@ -137,9 +137,9 @@ def confusion_matrix_plot(metrics: Metrics, class_names: Sequence[str]) -> Figur
                 axes.text(*place, f"{count:,}", ha="center", va="center", fontsize=font, color=colour)
     step = math.ceil(size / MAX_NAMED_CLASSES)
     ticks = np.arange(0, size, step)
-    names = [_plain(name) for name in class_names[::step]]
+    names = [plain_text(name) for name in class_names[::step]]
     font = 9.0 if size <= MAX_NUMBERED_CLASSES else 7.0
-    _style(axes, "Confusion matrix", grid=None)
+    style_axes(axes, "Confusion matrix", grid=None)
     flat = max(map(len, names)) * 0.085 < side / size  # inches a letter, and inches a column
     turned = {} if flat else _turned()
     # Else a class called "$a$" would be read as a formula, and "$^$" as a broken one.
@@ -148,7 +148,7 @@ def confusion_matrix_plot(metrics: Metrics, class_names: Sequence[str]) -> Figur
     axes.set_xlabel("predicted class", fontsize=9, color=INK)
     axes.set_ylabel("true class", fontsize=9, color=INK)
     axes.spines[:].set_visible(False)
-    bar = figure.colorbar(mesh, ax=axes, shrink=0.8, aspect=25, format=_percent_ticks(), ticks=[0, 0.5, 1])
+    bar = figure.colorbar(mesh, ax=axes, shrink=0.8, aspect=25, format=percent_ticks(), ticks=[0, 0.5, 1])
     bar.set_label("share of the true class", fontsize=9, color=INK)
     bar.ax.tick_params(labelsize=8, colors=INK, length=0)
     bar.outline.set_visible(False)
@@ -158,19 +158,19 @@ def confusion_matrix_plot(metrics: Metrics, class_names: Sequence[str]) -> Figur
 def attention_by_kind(attention: Mapping[str, float]) -> Figure:
     """Mean attention of the readout on each kind of token, as bars in the given order."""
     if not attention:
-        return _message("No attention was recorded")
+        return message_figure("No attention was recorded")
     values = np.asarray(list(attention.values()), dtype=np.float64)
-    figure = _figure(WIDTH, 1.0 + 0.32 * len(values))
+    figure = new_figure(WIDTH, 1.0 + 0.32 * len(values))
     axes = figure.subplots()
     places = np.arange(len(values))
     axes.barh(places, values, color=BLUE, height=0.65)
     for place, value in zip(places, values, strict=True):
-        axes.annotate(_percent(value), (value, place), (4, 0), textcoords="offset points", va="center", **_small())
+        axes.annotate(_percent(value), (value, place), (4, 0), textcoords="offset points", va="center", **small_text())
     axes.invert_yaxis()
     axes.set_xlim(0, max(float(values.max()), 0.01) * 1.18)
-    axes.xaxis.set_major_formatter(_percent_ticks())
-    _style(axes, "Attention by kind of token", "share of the attention", grid="x")
-    axes.set_yticks(places, [_plain(kind, 30) for kind in attention], fontsize=9, parse_math=False)
+    axes.xaxis.set_major_formatter(percent_ticks())
+    style_axes(axes, "Attention by kind of token", "share of the attention", grid="x")
+    axes.set_yticks(places, [plain_text(kind, 30) for kind in attention], fontsize=9, parse_math=False)
     return figure
 
 
@@ -196,13 +196,13 @@ def _accuracy_bars(
     bins: NDArray[np.int64], names: Sequence[str], correct: NDArray[np.bool_], title: str, xlabel: str
 ) -> Figure:
     if not bins.size:
-        return _message("There are no nodes to show")
+        return message_figure("There are no nodes to show")
     count = np.bincount(bins, minlength=len(names))
     hits = np.bincount(bins[correct], minlength=len(names))
     held = np.flatnonzero(count)
     share = hits[held] / count[held]
     low, high = wilson_interval(hits[held], count[held])
-    figure = _figure(WIDTH, 3.0)
+    figure = new_figure(WIDTH, 3.0)
     axes = figure.subplots()
     axes.bar(held, share, color=SKY, width=0.7)
     # Rounding may put a bound a hair on the wrong side of its share, which errorbar refuses.
@@ -210,9 +210,9 @@ def _accuracy_bars(
     axes.errorbar(held, share, reach, fmt="none", ecolor=INK, elinewidth=1.1, capsize=3)
     axes.axhline(correct.mean(), color=ORANGE, linewidth=1.2, linestyle="--")
     axes.set_ylim(0, 1.03)
-    axes.yaxis.set_major_formatter(_percent_ticks())
-    axes.set_title(f"dashed: all nodes, {_percent(correct.mean())}", loc="right", **_small())
-    _style(axes, title, xlabel)
+    axes.yaxis.set_major_formatter(percent_ticks())
+    axes.set_title(f"dashed: all nodes, {_percent(correct.mean())}", loc="right", **small_text())
+    style_axes(axes, title, xlabel)
     crowded = len(names) > 7
     shown = names if crowded else [textwrap.fill(name, 9) for name in names]
     between = " " if crowded else "\n"
@@ -227,7 +227,7 @@ def _accuracy_bars(
 def calibration_plot(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> Figure:
     """Accuracy against confidence, and how many nodes have which confidence. On the diagonal a model is honest."""
     bins = calibration_bins(probabilities, labels)
-    figure = _figure(WIDTH, 3.9)
+    figure = new_figure(WIDTH, 3.9)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
     held = bins.count > 0
     low, high = wilson_interval(np.rint(bins.accuracy[held] * bins.count[held]).astype(np.int64), bins.count[held])
@@ -238,15 +238,15 @@ def calibration_plot(probabilities: NDArray[np.floating[Any]], labels: NDArray[n
     upper.errorbar(bins.confidence[held], share, reach, **line)
     upper.set_ylim(0, 1.03)
     upper.set_xlim(-0.02, 1.02)
-    upper.yaxis.set_major_formatter(_percent_ticks())
-    upper.set_title("dashed: ideal", loc="right", **_small())
-    _style(upper, f"Calibration error {_percent(bins.error)}")
+    upper.yaxis.set_major_formatter(percent_ticks())
+    upper.set_title("dashed: ideal", loc="right", **small_text())
+    style_axes(upper, f"Calibration error {_percent(bins.error)}")
     upper.set_ylabel("accuracy", fontsize=9, color=INK)
     middles = (bins.edges[1:] + bins.edges[:-1]) / 2
     lower.bar(middles, bins.count, color=BLUE, width=0.9 / len(bins.count))
     lower.yaxis.get_major_locator().set_params(nbins=3, integer=True)
-    lower.xaxis.set_major_formatter(_percent_ticks())
-    _style(lower, "Number of nodes", "confidence: probability of the predicted class")
+    lower.xaxis.set_major_formatter(percent_ticks())
+    style_axes(lower, "Number of nodes", "confidence: probability of the predicted class")
     return figure
 
 
@@ -292,20 +292,23 @@ def _rc(settings: dict[Any, str]) -> AbstractContextManager[None]:
 # -------------------------------------------------------------------- style
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of this size in inches, laid out so that nothing is cut off."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
 
 
-def _message(text: str) -> Figure:
-    figure = _figure(WIDTH, 1.2)
+def message_figure(text: str) -> Figure:
+    """A figure that only says why there is nothing to draw."""
+    figure = new_figure(WIDTH, 1.2)
     figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=10, color=MUTED)
     return figure
 
 
-def _style(axes: Axes, title: str, xlabel: str = "", grid: Literal["x", "y"] | None = "y") -> None:
+def style_axes(axes: Axes, title: str, xlabel: str = "", grid: Literal["x", "y"] | None = "y") -> None:
+    """The look of all axes: a title at the left, light lines, no box."""
     axes.set_title(title, loc="left", fontsize=10, color=INK, fontweight="bold")
     axes.set_xlabel(xlabel, fontsize=9, color=INK)
     axes.tick_params(labelsize=9, colors=INK, length=0, pad=5)
@@ -320,7 +323,8 @@ def _turned() -> dict[str, Any]:
     return {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
 
 
-def _small() -> dict[str, Any]:
+def small_text() -> dict[str, Any]:
+    """How remarks in a figure are set."""
     return {"fontsize": 8, "color": MUTED}
 
 
@@ -334,13 +338,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _percent_ticks() -> Any:
+def percent_ticks() -> Any:
+    """Ticks that show shares as percent."""
     from matplotlib.ticker import FuncFormatter
 
     return FuncFormatter(lambda value, _: f"{100 * value:.6g} %")
 
 
-def _plain(name: str, limit: int = 24) -> str:
+def plain_text(name: str, limit: int = 24) -> str:
     """A name on one line: no control characters, at most `limit` long."""
     line = " ".join("".join(c if c.isprintable() else " " for c in name).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -31,7 +31,7 @@ from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.graph.tables import read_node_list
 from tokenphormer.hashing import digest
 from tokenphormer.sgpm import PretrainedSGPM
-from tokenphormer.training.fit import Fitted, fit_tokenphormer, from_first_rank
+from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import Trainer, in_pieces, predict
 from tokenphormer.training.settings import Config
 from tokenphormer.walks.sampling import check_device, choose_device
@@ -63,6 +63,7 @@ def train_run(
     there already is gone on with.
     """
     resume = resume or distributed.may_restart()
+    distributed.check_same({"sgpm": "" if sgpm is None else sgpm.hash}, device)
     distributed.on_first(lambda: _claim(out, split, config, seeds, resume), device)
     try:
         done = []
@@ -167,7 +168,7 @@ def _one_seed(
 ) -> dict[str, Any]:
     """Train one seed, or read what was found if it is done already."""
     finished = folder / "metrics.json"
-    done = from_first_rank(finished, device)
+    done = distributed.file_of_first(finished, device)
     if done is not None:
         return _found_before(done, finished, graph, sgpm)
     checkpoint = folder / "checkpoint.safetensors"

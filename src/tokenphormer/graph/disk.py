@@ -236,11 +236,22 @@ def row_blocks(indptr: NDArray[Any], most: int) -> Iterator[tuple[int, int]]:
 
 def release(array: NDArray[Any]) -> None:
     """Let go of the pages of a mapped array that were read; they come back when touched again."""
+    _advise(array, "MADV_DONTNEED")
+
+
+def expect_random_reads(arrays: list[NDArray[Any]]) -> None:
+    """Read only the pages asked for of arrays larger than memory: their neighbours would push out others."""
+    if sum(array.nbytes for array in arrays) > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2:
+        for array in arrays:
+            _advise(array, "MADV_RANDOM")
+
+
+def _advise(array: NDArray[Any], advice: str) -> None:
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
-    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        base.madvise(mmap.MADV_DONTNEED)
+    if isinstance(base, mmap.mmap) and hasattr(mmap, advice):
+        base.madvise(getattr(mmap, advice))
 
 
 def reserve(path: Path) -> None:

@@ -22,7 +22,7 @@ from tokenphormer.graph.disk_writer import GraphWriter
 
 Ints = NDArray[np.int64]
 Weights = NDArray[np.float64]
-BYTES_AN_ENTRY, BYTES_A_WEIGHTED_ENTRY = 40, 80
+BYTES_AN_ENTRY, BYTES_A_WEIGHTED_ENTRY = 48, 96
 """What sorting takes for each entry of a bucket."""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tokenphormer import distributed
 from tokenphormer.sgpm.model import CLS, MASK, SEP, UNK
 from tokenphormer.sgpm.settings import SGPMSettings
 
@@ -27,6 +28,11 @@ class MaskedBatch:
     """(B, k) the positions to guess."""
     targets: Tensor
     """(B, k) the nodes that belong there."""
+
+    def share(self) -> MaskedBatch:
+        """The sentences that are this rank's, of several processes."""
+        words, nodes, places, targets = map(distributed.share, (self.words, self.nodes, self.places, self.targets))
+        return MaskedBatch(words, nodes, places, targets)
 
 
 def plain_batch(sentences: Tensor, num_nodes: int, known: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from tokenphormer import distributed
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.files import atomic_path
 from tokenphormer.graph import Graph
@@ -53,14 +54,21 @@ def pretrain(
     say: Callable[[str], None] = lambda _: None,
     how_to_go_on: str = "the same command with --resume goes on",
 ) -> PretrainedSGPM:
-    """Pre-train into the folder `out`; no label is looked at. A run that was stopped goes on with `resume`."""
+    """Pre-train into the folder `out`; no label is looked at. A run that was stopped goes on with `resume`.
+
+    Of several processes (torchrun) all train and the first writes. Where torchrun may start them again, a pre-training
+    that is there already is gone on with.
+    """
     identity = {"graph": document_fingerprint(graph), "settings": settings.hash}
-    _claim(out, settings, resume)
+    resume = resume or distributed.may_restart()
+    distributed.on_first(lambda: _claim(out, settings, resume), device)
     logged = 0
 
     def after(trainer: Pretrainer) -> None:
         """Log new epochs as lines of JSON; the first time, also those that a resumed run had before."""
         nonlocal logged
+        if not distributed.is_first():
+            return
         lines = [json.dumps(row) + "\n" for row in trainer.progress.history]
         if len(lines) > logged:
             with (out / HISTORY).open("a" if logged else "w", encoding="utf-8") as file:
@@ -74,7 +82,8 @@ def pretrain(
     except InterruptedTrainingError as stop:
         raise InterruptedTrainingError(f"{stop}; {how_to_go_on}", stop.signal) from stop
     except InputError:
-        if not (out / CHECKPOINT).exists():  # nothing is lost, and the mended command can have the folder
+        # Where nothing is lost, the mended command can have the folder.
+        if distributed.is_first() and not (out / CHECKPOINT).exists():
             _let_go(out)
         raise
     except RuntimeError as error:
@@ -85,13 +94,17 @@ def pretrain(
     from tokenphormer import __version__
 
     done = PretrainedSGPM.of(trainer, __version__)
-    done.save(out / SGPM_FILE)
-    _write(out / HISTORY, "".join(json.dumps(row) + "\n" for row in progress.history))
-    _write(out / "model_card.md", model_card(graph, settings, progress))
-    weights = hashlib.sha256((out / SGPM_FILE).read_bytes()).hexdigest()
-    manifest = {"format": FORMAT, "version": __version__, **identity, "graph_name": graph.name, "sha256": weights}
-    _write(out / MANIFEST, json.dumps(manifest, indent=1))
-    (out / CHECKPOINT).unlink(missing_ok=True)
+
+    def write() -> None:
+        done.save(out / SGPM_FILE)
+        _write(out / HISTORY, "".join(json.dumps(row) + "\n" for row in progress.history))
+        _write(out / "model_card.md", model_card(graph, settings, progress))
+        weights = hashlib.sha256((out / SGPM_FILE).read_bytes()).hexdigest()
+        manifest = {"format": FORMAT, "version": __version__, **identity, "graph_name": graph.name, "sha256": weights}
+        _write(out / MANIFEST, json.dumps(manifest, indent=1))
+        (out / CHECKPOINT).unlink(missing_ok=True)
+
+    distributed.on_first(write, device)
     return done
 
 
@@ -159,7 +172,8 @@ def find_or_pretrain(
     key = hashlib.sha256(f"{FORMAT} {document_fingerprint(graph)} {settings.hash}".encode()).hexdigest()[:16]
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in graph.name)[:40]
     folder = (root or user_cache() / "sgpm") / f"{safe}-{key}"
-    if (folder / MANIFEST).exists():
+    (there,) = distributed.highest([int(distributed.is_first() and (folder / MANIFEST).exists())], device)
+    if there:
         say(f"SGPM: using {folder}")
         return load_pretrained(folder, graph, device)
     say(f"SGPM: none for this graph and these settings yet; pre-training into {folder}")

@@ -1,7 +1,8 @@
 """Pre-training: masked-node modelling on the graph document, without any label.
 
 The document is read in chunks of some 65,000 sentences. All randomness of a chunk is a function of (seed, epoch,
-chunk), so a run that was killed goes on from the last chunk it kept as if nothing had happened.
+chunk), so a run that was killed goes on from the last chunk it kept as if nothing had happened. Of several processes
+(torchrun) all draw the same batches and masks, and each works on its part of the sentences.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tokenphormer import distributed
 from tokenphormer.errors import InputError, InterruptedTrainingError
 from tokenphormer.graph import Graph
 from tokenphormer.hashing import GOLDEN, mix64
@@ -127,7 +129,9 @@ class Pretrainer:
         self.progress = PretrainProgress()
         self.best: dict[str, Tensor] = {}
         self.loss_sum = torch.zeros((), device=device)
-        self._graphs = CudaGraphs(self) if gpu and not self.sparse else None
+        self._rows_in_use = self._rows_compared = torch.zeros(0, dtype=torch.int64, device=device)
+        alone = distributed.size() == 1
+        self._graphs = CudaGraphs(self) if gpu and alone and not self.sparse else None
 
     # ---------------------------------------------------------------- the loop
 
@@ -155,7 +159,7 @@ class Pretrainer:
         self.model.train()
         self.loss_sum.zero_()
         guesses = sum(self._update(batch) for batch in self._batches(chunks[p.chunk], random.Random(key)))
-        total = self.loss_sum.item()
+        total = distributed.total(self.loss_sum).item()
         p.seconds += time.perf_counter() - began
         if not math.isfinite(total):
             self._give_up(f"the loss was {total} in epoch {epoch}")
@@ -174,6 +178,8 @@ class Pretrainer:
         batches = list(shuffled.batches(self.settings.batch_size))
         rng.shuffle(batches)
         for sentences in batches:
+            # Masks must not depend on how much dropout was drawn before, which is another amount on each rank.
+            torch.manual_seed(rng.getrandbits(63))
             yield mask(sentences, self.graph.num_nodes, self.settings, rng.random())
 
     def _update(self, batch: MaskedBatch) -> int:
@@ -196,14 +202,30 @@ class Pretrainer:
         """Forward, backward and the optimisers: only work for the device, whose results nothing here waits for."""
         for optimiser in self.optimisers:
             optimiser.zero_grad(set_to_none=True)
-        losses = self._sampled_losses(batch) if self.sparse else self._losses(batch)[0]
-        torch.autograd.backward(losses.mean())
+        losses = self._sampled_losses(batch) if self.sparse else self._own_losses(batch)
+        if len(losses):  # a small batch may have no sentence for this rank
+            torch.autograd.backward(losses.sum() / batch.targets.numel())
+        dense = [q for group in self.optimisers[0].param_groups for q in group["params"]]
+        distributed.sum_gradients(dense)
+        if self.sparse:
+            distributed.sum_rows(self.model.table, self._rows_in_use)
+            distributed.sum_rows(self.model.output_bias, self._rows_compared)
         if self.settings.gradient_clip:
-            dense = [q for group in self.optimisers[0].param_groups for q in group["params"]]
             nn.utils.clip_grad_norm_(dense, self.settings.gradient_clip)
         for optimiser in self.optimisers:
             optimiser.step()
         self.loss_sum += losses.detach().sum()
+
+    def _own_losses(self, batch: MaskedBatch) -> Tensor:
+        """(M) losses of this rank's sentences, against all nodes."""
+        mine = self._apart(batch)
+        return self._losses(mine)[0] if len(mine.words) else self.rate.new_zeros(0)
+
+    def _apart(self, batch: MaskedBatch) -> MaskedBatch:
+        """This rank's part of a batch; from here on its random numbers, of dropout, are its own."""
+        if distributed.rank():
+            torch.manual_seed(mix64(torch.initial_seed() ^ (distributed.rank() << 48)) >> 1)
+        return batch.share()
 
     def _losses(self, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
         """(M) losses and (M) whether the guess was right, against all nodes."""
@@ -214,18 +236,23 @@ class Pretrainer:
         return softmax.exact(guesses, table, self.model.output_bias[:, 0], batch.targets.reshape(-1))
 
     def _sampled_losses(self, batch: MaskedBatch) -> Tensor:
-        """(M) losses against some nodes; only the table's rows in use have gradients."""
+        """(M) losses of this rank's sentences against some nodes; only the table's rows in use have gradients."""
         n, count = self.graph.num_nodes, self.settings.negatives
         others = torch.randint(n, (count,), device=self.device)
-        targets = batch.targets.reshape(-1)
-        used, place = torch.unique(torch.cat([batch.words.reshape(-1), targets, others]), return_inverse=True)
-        rows = F.embedding(used, self.model.table, sparse=True)
-        bias = F.embedding(torch.cat([targets, others]), self.model.output_bias, sparse=True)[:, 0]
-        right_bias, wrong_bias = torch.split(bias, [len(targets), count])
-        words, right, wrong = place.split([batch.words.numel(), len(targets), count])
-        projected, seen, bins = self.inputs.features(self.model, batch.nodes, self.dtype)
-        states = self.model(words.view_as(batch.words), seen, projected, bins, self.dtype, table=rows)
-        guesses = self.model.guess(_at(states, batch.places))
+        # Of the whole batch, so that all ranks have gradients of the same rows.
+        self._rows_compared = torch.unique(torch.cat([batch.targets.reshape(-1), others]))
+        self._rows_in_use = torch.unique(torch.cat([batch.words.reshape(-1), self._rows_compared]))
+        mine = self._apart(batch)
+        if not len(mine.words):
+            return self.rate.new_zeros(0)
+        rows = F.embedding(self._rows_in_use, self.model.table, sparse=True)
+        bias = F.embedding(self._rows_compared, self.model.output_bias, sparse=True)[:, 0]
+        targets = mine.targets.reshape(-1)
+        words, right, wrong = (torch.searchsorted(self._rows_in_use, nodes) for nodes in (mine.words, targets, others))
+        right_bias, wrong_bias = (bias[torch.searchsorted(self._rows_compared, nodes)] for nodes in (targets, others))
+        projected, seen, bins = self.inputs.features(self.model, mine.nodes, self.dtype)
+        states = self.model(words, seen, projected, bins, self.dtype, table=rows)
+        guesses = self.model.guess(_at(states, mine.places))
         same = targets[:, None] == others
         return softmax.sampled(guesses, rows[right], right_bias, rows[wrong], wrong_bias, same, count / n)
 
@@ -283,9 +310,11 @@ class Pretrainer:
         sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         with torch.no_grad():
             for batch in self.validation_batches():
-                losses, right = self._losses(batch)
-                sums += torch.stack([losses.sum(), right.sum(), torch.full_like(losses[0], len(losses))])
-        loss, correct, count = sums.tolist()
+                mine = batch.share()
+                if len(mine.words):
+                    losses, right = self._losses(mine)
+                    sums += torch.stack([losses.sum(), right.sum(), torch.full_like(losses[0], len(losses))])
+        loss, correct, count = distributed.total(sums).tolist()
         return loss / count, correct / count
 
     # ---------------------------------------------------------------- checkpoints
@@ -300,10 +329,13 @@ class Pretrainer:
                     tensors[f"optimiser.{number}.{index}.{name}"] = torch.as_tensor(value)
         save_tensors(path, tensors, {"identity": identity, "progress": dataclasses.asdict(self.progress)})
 
-    def load(self, path: Path, identity: dict[str, str]) -> None:
-        """Go back to what `save` wrote; refused if it belongs to something else."""
+    def load(self, path: Path, identity: dict[str, str], content: bytes | None = None) -> None:
+        """Go back to what `save` wrote; refused if it belongs to something else.
+
+        `content` is what the file holds, if that was read already.
+        """
         try:
-            tensors, meta = load_tensors(path)
+            tensors, meta = load_tensors(path, content)
         except InputError as error:
             raise InputError(f"{error}. Delete this checkpoint to begin anew") from error
         found = meta.get("identity")
@@ -399,20 +431,28 @@ def run_with_checkpoints(
     say: Callable[[str], None],
 ) -> PretrainProgress:
     """Run to the end; now and then, and when a signal asks to stop, the state is kept in `path`."""
-    if path.exists():
-        trainer.load(path, identity)
+    several = distributed.size() > 1
+    # Other GPUs draw other random numbers, and ranks would not have the same masks.
+    gpu = torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else ""
+    distributed.check_same({**identity, "GPU": gpu}, trainer.device)
+    content = distributed.file_of_first(path, trainer.device) if several else None  # it may be large
+    if content is not None or (not several and path.exists()):
+        trainer.load(path, identity, content)
         say(f"going on after epoch {trainer.progress.epoch}, chunk {trainer.progress.chunk}")
     written, took = time.monotonic(), 0.0
 
     def keep(trainer: Pretrainer) -> None:
         nonlocal written, took
         now = time.monotonic()
-        if signals or now - written > max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE):
+        due = distributed.is_first() and now - written > max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
+        # All stop at the same chunk, and with the same signal.
+        number, save = distributed.highest([signals[0] if signals else 0, int(due)], trainer.device)
+        if distributed.is_first() and (number or save):
             trainer.save(path, identity)
             written = time.monotonic()
             took = written - now
-        if signals:
-            raise InterruptedTrainingError(f"stopped; {path} holds what was learned", signals[0])
+        if number:
+            raise InterruptedTrainingError(f"stopped; {path} holds what was learned", number)
 
     def both(trainer: Pretrainer) -> None:
         after_chunk(trainer)

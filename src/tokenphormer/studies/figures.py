@@ -41,7 +41,7 @@ Places = Sequence[tuple[float, float]]
 
 def panels(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, NDArray[Any]]:
     """An empty figure of `rows` × `columns` panels, each `height` inches high."""
-    figure = plots._figure(WIDE, height * rows + 0.3)
+    figure = plots.new_figure(WIDE, height * rows + 0.3)
     axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, axes
 
@@ -55,7 +55,7 @@ def finish(axes: Axes, title: str, xlabel: str, ylabel: str = "", log: str = "")
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     if "y" in log:
         axes.set_yscale("log")
-    plots._style(axes, title, xlabel)
+    plots.style_axes(axes, title, xlabel)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
     axes.minorticks_off()
     low, high = axes.get_ylim()
@@ -77,12 +77,12 @@ def legend_below(figure: Figure, axes: Axes, columns: int) -> None:
 
 def small() -> dict[str, Any]:
     """Options of small grey words."""
-    return plots._small()
+    return plots.small_text()
 
 
 def percent_axis(axes: Axes) -> None:
     """Shares as percentages, from none to all."""
-    axes.yaxis.set_major_formatter(plots._percent_ticks())
+    axes.yaxis.set_major_formatter(plots.percent_ticks())
     axes.set_ylim(-0.02, 1.02)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
+from tokenphormer.graph.disk import expect_random_reads
 from tokenphormer.graph.graph import Features
 from tokenphormer.hashing import GOLDEN, mix64
 from tokenphormer.hops import NORMALISATIONS, Normalisation, propagate, propagation_matrix
@@ -166,6 +167,7 @@ class TokenSource:
         self._signs: Tensor | None = None
         if on_disk:
             self._parts = [(x, encodings), *_stored(graph, encodings, settings)]
+            expect_random_reads([part for part, _ in self._parts if isinstance(part, np.ndarray)])
             return
         matrix = propagation_matrix(graph, settings.hop_normalisation) if settings.num_hops else None
         if self.whole:

@@ -26,7 +26,7 @@ CONTEXT_BYTES = 500 << 20
 """What CUDA itself takes of a GPU."""
 SHARE_OF_RATE = 0.25
 """Of the rate of one large product, what a whole step reaches; measured with `benchmarks/bench_large.py`."""
-HOP_SECONDS = 1.5e-9
+HOP_SECONDS = 3e-9
 """For one feature to pass one edge, on one core."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,11 +71,12 @@ def fit_tokenphormer(
         trainer = Trainer(method, train, val, graph.num_classes, config, device, say)
         identity = {"config": config.hash, "split": split.hash, "graph": graph.fingerprint}
         if sgpm is not None:
-            identity["sgpm"] = digest([("vectors", sgpm)])
+            identity["sgpm"] = distributed.text_of_first(digest([("vectors", sgpm)]), device)  # a GPU may err by a bit
+        distributed.check_same(identity, device)
         if checkpoint is None:
             progress = trainer.run(after_epoch)
         else:
-            kept = from_first_rank(checkpoint, device)
+            kept = distributed.file_of_first(checkpoint, device)
             if kept is not None:
                 load_checkpoint(checkpoint, trainer, identity, kept)
                 began -= sum(row["seconds"] for row in trainer.progress.history)
@@ -87,11 +87,6 @@ def fit_tokenphormer(
             raise ResourceError(f"not enough memory: {str(error).splitlines()[0]}; use smaller settings") from error
         raise
     return Fitted(method, progress, time.perf_counter() - began, peak_memory(device))
-
-
-def from_first_rank(path: Path, device: torch.device) -> bytes | None:
-    """What the first rank's file holds, on every rank; None if it has none."""
-    return distributed.from_first(path.read_bytes() if distributed.is_first() and path.exists() else None, device)
 
 
 def _run_with_checkpoints(
@@ -105,13 +100,14 @@ def _run_with_checkpoints(
 
     def keep(trainer: Trainer) -> None:
         nonlocal written, kept
-        stop = distributed.any_rank(bool(signals), trainer.device)  # all stop at the same epoch
-        if stop or time.monotonic() - written > CHECKPOINT_SECONDS:
+        due = distributed.is_first() and time.monotonic() - written > CHECKPOINT_SECONDS
+        # All stop at the same epoch, and with the same signal.
+        number, save = distributed.highest([signals[0] if signals else 0, int(due)], trainer.device)
+        if number or save:
             if distributed.is_first():
                 save_checkpoint(checkpoint, trainer, identity)
             written, kept = time.monotonic(), trainer.progress.epoch
-        if stop:
-            number = signals[0] if signals else signal.SIGTERM
+        if number:
             raise InterruptedTrainingError(f"stopped after epoch {kept}; {checkpoint} holds it", number)
 
     def both(trainer: Trainer) -> None:
@@ -132,7 +128,10 @@ def _check_features(graph: Graph, config: Config, say: Callable[[str], None]) ->
     x: Any = graph.x
     if not graph.num_features:
         return
-    highest, spread = float(abs(x).max()), float((x.max(axis=0) - x.min(axis=0)).max())
+    if graph.stored is not None:
+        highest, spread = graph.stored.feature_max, graph.stored.feature_spread
+    else:
+        highest, spread = float(abs(x).max()), float((x.max(axis=0) - x.min(axis=0)).max())
     if spread == 0 and graph.num_nodes > 1:
         say("every node has the same features: only the graph's structure can tell nodes apart")
     if highest > 1e6 and not config.normalise_features:

@@ -205,12 +205,15 @@ class Trainer:
     def _update(self, pieces: list[Tensor]) -> Tensor:
         """One step of the optimiser on a batch; its loss."""
         s, p = self.settings, self.progress
-        while True:
+        weight = distributed.total(torch.cat([self.class_weight[self.labels[nodes]] for nodes in pieces]).sum())
+        while True:  # without a word to other ranks, which may have memory enough
             try:
-                loss = self._gradients(pieces)
+                loss = self._gradients(pieces, weight)
                 break
             except torch.OutOfMemoryError as error:
                 pieces = list(torch.split(torch.cat(pieces), self._halve(pieces, error)))
+        distributed.sum_gradients(self.method.module.parameters())
+        loss = distributed.total(loss)
         if s.gradient_clip:
             nn.utils.clip_grad_norm_(self.method.module.parameters(), s.gradient_clip)
         p.updates += 1
@@ -219,10 +222,9 @@ class Trainer:
         self.optimiser.step()
         return loss
 
-    def _gradients(self, pieces: list[Tensor]) -> Tensor:
+    def _gradients(self, pieces: list[Tensor], weight: Tensor) -> Tensor:
+        """This rank's part of the gradients and of the loss; `weight` is that of the whole batch's nodes."""
         self.optimiser.zero_grad(set_to_none=True)
-        total = torch.cat([self.class_weight[self.labels[nodes]] for nodes in pieces]).sum()
-        total = distributed.total(total)
         loss = torch.zeros((), device=self.device)
         for nodes in pieces:
             if not len(nodes):  # this rank has no part in the batch
@@ -235,10 +237,9 @@ class Trainer:
                 label_smoothing=self.settings.label_smoothing,
             )
             part = self.method.loss(nodes, criterion)
-            torch.autograd.backward(part / total)
-            loss += part.detach() / total
-        distributed.sum_gradients(self.method.module.parameters())
-        return distributed.total(loss)
+            torch.autograd.backward(part / weight)
+            loss += part.detach() / weight
+        return loss
 
     def _halve(self, pieces: list[Tensor], error: Exception) -> int:
         largest = max(map(len, pieces))

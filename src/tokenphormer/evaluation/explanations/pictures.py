@@ -17,11 +17,11 @@ from tokenphormer.evaluation.plots import (
     MUTED,
     ORANGE,
     WIDTH,
-    _figure,
-    _percent_ticks,
-    _plain,
-    _small,
-    _style,
+    new_figure,
+    percent_ticks,
+    plain_text,
+    small_text,
+    style_axes,
 )
 
 if TYPE_CHECKING:
@@ -42,21 +42,21 @@ PAGE = "#ffffff"
 
 def token_plot(explanation: Explanation) -> Figure:
     """The tokens with the largest effect, for the predicted class and, by occlusion, for the runner-up."""
-    figure = _figure(WIDTH, _tokens_height(explanation))
+    figure = new_figure(WIDTH, _tokens_height(explanation))
     draw_tokens(figure.subplots(), explanation)
     return figure
 
 
 def neighbourhood_plot(explanation: Explanation) -> Figure:
     """The nodes with the largest effect around the explained one, by distance, and the steps between them."""
-    figure = _figure(WIDTH, 2.7 * RADIUS + 0.8)
+    figure = new_figure(WIDTH, 2.7 * RADIUS + 0.8)
     draw_neighbourhood(figure.subplots(), explanation)
     return figure
 
 
 def explanation_figure(explanation: Explanation) -> Figure:
     """Both, under one line that says what is predicted: what goes into a picture file."""
-    figure = _figure(2 * WIDTH, max(2.7 * RADIUS + 0.8, _tokens_height(explanation)) + 0.3)
+    figure = new_figure(2 * WIDTH, max(2.7 * RADIUS + 0.8, _tokens_height(explanation)) + 0.3)
     figure.suptitle(
         verdict(explanation), fontsize=11, color=INK, fontweight="bold", x=0.02, ha="left", parse_math=False
     )
@@ -76,11 +76,13 @@ def draw_tokens(axes: Axes, explanation: Explanation) -> None:
     occluded = e.method == "occlusion"
     tokens = sorted(e.tokens, key=lambda token: -abs(token.importance))[:MAX_TOKENS]
     title = "Tokens with the largest effect" if occluded else "Tokens with the most attention"
-    _style(axes, title, "probability lost when it is removed" if occluded else "share of the attention", grid="x")
+    style_axes(axes, title, "probability lost when it is removed" if occluded else "share of the attention", grid="x")
     axes.spines["left"].set_visible(False)
     axes.set_yticks([])
     if not tokens:
-        axes.text(0.5, 0.5, "There is no token but the node's own", ha="center", transform=axes.transAxes, **_small())
+        axes.text(
+            0.5, 0.5, "There is no token but the node's own", ha="center", transform=axes.transAxes, **small_text()
+        )
         return
     series = [([token.importance for token in tokens], BLUE, e.predicted)]
     if occluded:
@@ -89,7 +91,7 @@ def draw_tokens(axes: Axes, explanation: Explanation) -> None:
     height, across = 0.46 / len(series), axes.get_yaxis_transform()
     for number, (values, colour, name) in enumerate(series):
         rows = np.arange(len(tokens)) + 0.12 + height * (number + 0.5)
-        axes.barh(rows, values, color=colour, height=height * 0.9, label=f"for {_plain(name)}")
+        axes.barh(rows, values, color=colour, height=height * 0.9, label=f"for {plain_text(name)}")
         for row, value in zip(rows, values, strict=True):
             right: dict[str, Any] = {"ha": "right", "va": "center_baseline", "fontsize": 7.5, "transform": across}
             axes.text(1, row, amount(value, e.method), color=colour, **right)
@@ -102,7 +104,7 @@ def draw_tokens(axes: Axes, explanation: Explanation) -> None:
     axes.set_xlim(1.03 * lowest - 1e-9, highest + 0.2 * (highest - lowest) + 1e-9)  # numbers stand at the right
     axes.set_ylim(len(tokens) - 0.3, -0.45)
     axes.locator_params(axis="x", nbins=6)
-    axes.xaxis.set_major_formatter(_percent_ticks())
+    axes.xaxis.set_major_formatter(percent_ticks())
     if occluded:
         spot: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2, "borderaxespad": 0.1}
         axes.legend(frameon=False, fontsize=8, labelcolor=INK, handlelength=1.2, borderpad=0, **spot)
@@ -118,7 +120,7 @@ def _label(token: Token) -> str:
         return token.kind
     start = f"{token.kind.replace('_', ' ')}{f' × {token.count}' if token.count > 1 else ''}: "
     each = max(6, (LABEL_LENGTH - len(start)) // len(token.path) - len(ARROW))
-    return start + ARROW.join(_plain(name, each) for name in token.path)
+    return start + ARROW.join(plain_text(name, each) for name in token.path)
 
 
 def draw_neighbourhood(axes: Axes, explanation: Explanation) -> None:
@@ -148,16 +150,16 @@ def draw_neighbourhood(axes: Axes, explanation: Explanation) -> None:
         colour = INK if node is centre else _colour(node.importance)
         x, y = place[node.id]
         axes.scatter(x, y, s=area, color=colour, edgecolor=PAGE, linewidth=1, zorder=2)
-        label = f"{_plain(node.id, 15)}\n{amount(node.importance, e.method)}"
+        label = f"{plain_text(node.id, 15)}\n{amount(node.importance, e.method)}"
         _write_beside(axes, place[node.id], None if node is centre else angle[node.id], label)
     axes.set(xlim=(-WIDTH / 2, WIDTH / 2), ylim=(-1.4 * RADIUS, 1.3 * RADIUS), aspect="equal", anchor="N")
     axes.axis("off")
     title = "Nodes with the largest effect" if e.method == "occlusion" else "Nodes with the most attention"
     axes.set_title(title, loc="left", **_bold())
-    signs = f"Blue speaks for {_plain(e.predicted)}, orange against it.\n" if e.method == "occlusion" else ""
+    signs = f"Blue speaks for {plain_text(e.predicted)}, orange against it.\n" if e.method == "occlusion" else ""
     under = f"{signs}Rings: edges away. Lines: steps of walks; dotted: jumps."
     below: dict[str, Any] = {"ha": "center", "va": "top", "transform": axes.transAxes, "linespacing": 1.4}
-    axes.text(0.5, 0, under, parse_math=False, **below, **_small())
+    axes.text(0.5, 0, under, parse_math=False, **below, **small_text())
 
 
 def _write_beside(axes: Axes, place: NDArray[np.float64], angle: float | None, label: str) -> None:

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError
 from tokenphormer.evaluation.breakdown import bin_by_degree
-from tokenphormer.evaluation.plots import BLUE, INK, WIDTH, _figure, _message, _percent_ticks, _plain, _small, _style
+from tokenphormer.evaluation.plots import (
+    BLUE,
+    INK,
+    WIDTH,
+    message_figure,
+    new_figure,
+    percent_ticks,
+    plain_text,
+    small_text,
+    style_axes,
+)
 from tokenphormer.explain import Explainer
 from tokenphormer.explain.attention import readout_attention
 from tokenphormer.explain.reading import Reading
@@ -164,11 +174,11 @@ def summary_plot(summary: AttentionSummary) -> Figure:
     """Bars of the mean attention beside the even share; below, ratios to the even share by class and by degree."""
     everyone = summary.of("all").get("all", [])
     if not everyone:
-        return _message("There is no token but the node's own")
+        return message_figure("There is no token but the node's own")
     classes, degrees = summary.of("class"), summary.of("degree")
     sizes = [0.3 * len(everyone) + 0.9]
     sizes += [0.27 * min(len(groups), MAX_GROUPS) + 1.5 for groups in (classes, degrees)]
-    figure = _figure(WIDTH, sum(sizes))
+    figure = new_figure(WIDTH, sum(sizes))
     bars, by_class, by_degree = figure.subplots(3, 1, height_ratios=sizes)
     _draw_bars(bars, everyone)
     kinds = [row.part for row in everyone if not row.part.startswith("walks ")]
@@ -182,12 +192,12 @@ def _draw_bars(axes: Axes, rows: list[AttentionRow]) -> None:
     axes.barh(places, [row.attention for row in rows], color=BLUE, height=0.62)
     axes.scatter([row.even for row in rows], places, marker="|", s=140, color=INK, linewidth=1.6, zorder=3)
     for place, row in zip(places, rows, strict=True):
-        beside = {"textcoords": "offset points", "va": "center"} | _small()
+        beside = {"textcoords": "offset points", "va": "center"} | small_text()
         axes.annotate(f"{row.attention:.1%}", (max(row.attention, row.even), place), (5, 0), **beside)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, 1.2 * max(max(row.attention, row.even) for row in rows))
-    axes.xaxis.set_major_formatter(_percent_ticks())
-    _style(axes, "Mean attention (line: even share)", grid="x")
+    axes.xaxis.set_major_formatter(percent_ticks())
+    style_axes(axes, "Mean attention (line: even share)", grid="x")
     axes.set_yticks(places, [_words(row.part) for row in rows], fontsize=8)
 
 
@@ -204,10 +214,10 @@ def _draw_ratios(axes: Axes, groups: dict[str, list[AttentionRow]], parts: list[
     for (row, column), value in np.ndenumerate(values):
         ink = "#ffffff" if abs(shade[row, column]) > 0.6 * reach else "#16181d"
         axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", fontsize=6.5, color=ink)
-    _style(axes, title, grid=None)
+    style_axes(axes, title, grid=None)
     axes.spines[:].set_visible(False)
     axes.invert_yaxis()
     turned: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
     axes.set_xticks(np.arange(len(parts)) + 0.5, [_words(part) for part in parts], fontsize=7.5, **turned)
-    labels = [f"{_plain(name, 18)} ({groups[name][0].nodes:,})" for name in names]
+    labels = [f"{plain_text(name, 18)} ({groups[name][0].nodes:,})" for name in names]
     axes.set_yticks(np.arange(len(names)) + 0.5, labels, fontsize=7.5, parse_math=False)
