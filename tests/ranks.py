@@ -213,10 +213,16 @@ def cli() -> None:
     """
     from tokenphormer import cli
 
-    fit.CHECKPOINT_SECONDS = 0.0
-    update, updates, fault = Trainer._update, 0, os.environ.get("FAULT", "")
+    fit.CHECKPOINT_SECONDS = pretraining.CHECKPOINT_SECONDS = 0.0
+    for kind in (Trainer, pretraining.Pretrainer):
+        kind._update = faulty(kind._update)  # type: ignore[attr-defined]
+    cli.main()
 
-    def slower_update(self: Trainer, pieces: list[torch.Tensor]) -> torch.Tensor:
+
+def faulty(update: Callable[..., object]) -> Callable[..., object]:
+    fault, updates = os.environ.get("FAULT", ""), 0
+
+    def faulty_update(*arguments: object) -> object:
         nonlocal updates
         updates += 1
         if fault == "slow":
@@ -224,10 +230,9 @@ def cli() -> None:
         first_time = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
         if fault == f"kill {updates}" and first_time and distributed.rank() == distributed.size() - 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return update(self, pieces)
+        return update(*arguments)
 
-    Trainer._update = slower_update  # type: ignore[method-assign]
-    cli.main()
+    return faulty_update
 
 
 if __name__ == "__main__":

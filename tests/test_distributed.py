@@ -433,6 +433,30 @@ def test_a_killed_rank_is_restarted_from_the_checkpoint(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_pre_training_in_two_processes(folder: Path) -> None:
+    settings = [f"--set={key}={value}" for key, value in ranks.SMALL_SGPM.items()]
+    command = ["pretrain", "mine", *settings, "--set", "dropout=0.2", "--device", "cpu"]
+    done = run(folder, "tests.ranks", "cli", *command, "--out", "sgpm", "--json")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["epoch"] in (1, 2)
+    assert len((folder / "sgpm/history.jsonl").read_text().splitlines()) == 2
+    assert not list((folder / "sgpm").glob("*checkpoint*"))
+    # An epoch is twelve updates: the killed one goes on from the end of the first.
+    done = run(folder, "tests.ranks", "cli", *command, "--out", "killed-sgpm", FAULT="kill 18", restarts="1")
+    assert done.returncode == 0, done.stderr
+    assert "(exitcode: -9) local_rank: 1" in done.stderr
+    assert [line for line in said(done.stderr) if line.startswith("going")] == ["going on after epoch 1, chunk 0"]
+    one, two = (load_file(folder / name / "sgpm.safetensors") for name in ("sgpm", "killed-sgpm"))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    done = run(folder, "tokenphormer", *TRAIN, "--set", "max_epochs=2", "--sgpm", "sgpm", "--out", "with-sgpm")
+    assert done.returncode == 0, done.stderr
+    assert "sgpm" in json.loads((folder / "with-sgpm/seeds/0/metrics.json").read_text())["attention"]
+
+
+@pytest.mark.slow
 def test_two_hosts_and_a_cut_wire() -> None:
     command = [sys.executable, str(ROOT / "scripts/two_hosts.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)

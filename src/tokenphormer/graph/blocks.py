@@ -86,8 +86,9 @@ class TableFile:
         rows = max(1024, BLOCK_BYTES // (CELL_BYTES * len(names)))
         first_row = 0
         try:
-            # Without a buffer, whole columns of a row group would be read at once.
-            with pa.parquet.ParquetFile(self.path, page_checksum_verification=True, buffer_size=1 << 20) as file:
+            # Columns are read as they are needed; read ahead, they would all be held until the file is closed.
+            options = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": 1 << 20}
+            with pa.parquet.ParquetFile(self.path, **options) as file:
                 for batch in file.iter_batches(batch_size=rows, columns=names):
                     table = pa.Table.from_batches([batch])
                     table.validate(full=True)

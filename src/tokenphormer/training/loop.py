@@ -205,15 +205,7 @@ class Trainer:
     def _update(self, pieces: list[Tensor]) -> Tensor:
         """One step of the optimiser on a batch; its loss."""
         s, p = self.settings, self.progress
-        weight = distributed.total(torch.cat([self.class_weight[self.labels[nodes]] for nodes in pieces]).sum())
-        while True:  # without a word to other ranks, which may have memory enough
-            try:
-                loss = self._gradients(pieces, weight)
-                break
-            except torch.OutOfMemoryError as error:
-                pieces = list(torch.split(torch.cat(pieces), self._halve(pieces, error)))
-        distributed.sum_gradients(self.method.module.parameters())
-        loss = distributed.total(loss)
+        loss = self._gradients(pieces)
         if s.gradient_clip:
             nn.utils.clip_grad_norm_(self.method.module.parameters(), s.gradient_clip)
         p.updates += 1
@@ -222,7 +214,19 @@ class Trainer:
         self.optimiser.step()
         return loss
 
-    def _gradients(self, pieces: list[Tensor], weight: Tensor) -> Tensor:
+    def _gradients(self, pieces: list[Tensor]) -> Tensor:
+        """The gradients and the loss of a batch, of which `pieces` are this rank's."""
+        weight = distributed.total(torch.cat([self.class_weight[self.labels[nodes]] for nodes in pieces]).sum())
+        while True:  # without a word to other ranks, which may have memory enough
+            try:
+                loss = self._own_gradients(pieces, weight)
+                break
+            except torch.OutOfMemoryError as error:
+                pieces = list(torch.split(torch.cat(pieces), self._halve(pieces, error)))
+        distributed.sum_gradients(self.method.module.parameters())
+        return distributed.total(loss)
+
+    def _own_gradients(self, pieces: list[Tensor], weight: Tensor) -> Tensor:
         """This rank's part of the gradients and of the loss; `weight` is that of the whole batch's nodes."""
         self.optimiser.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=self.device)

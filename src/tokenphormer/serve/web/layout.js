@@ -1,7 +1,7 @@
 // Where the nodes of a neighbourhood stand, and which names can be read. Everything is in pixels around the middle.
 
 const WIDEST = 1.4 * Math.PI; // of what hangs on one node, so that it stays on that node's side
-const ROOM = 20; // that a node wants on its ring
+const ROOM = 24; // that a node wants on its ring
 const INNERMOST = 64; // the first ring, around the large node in the middle
 const LEAST = 38; // between the others
 export const CROWD = 16; // nodes of a ring that are too many for their names to be read
@@ -72,7 +72,7 @@ function radii(rings, level, angle, largest) {
     const gaps = here.slice(1).map((a, i) => Math.max(0.01, a - here[i])).sort((a, b) => a - b);
     const usual = gaps[here.length > CROWD ? Math.floor(gaps.length / 3) : 0] ?? 2 * Math.PI;
     const least = ring === 1 ? INNERMOST : radius[ring - 1] + LEAST;
-    radius[ring] = Math.max(least, Math.min(ROOM / usual, radius[ring - 1] + 8 * LEAST));
+    radius[ring] = Math.max(least, Math.min(ROOM / usual, radius[ring - 1] + 3.5 * LEAST));
   }
   const scale = largest / (radius[radius.length - 1] || 1);
   return radius.map((each) => each * scale);
