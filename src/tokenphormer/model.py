@@ -47,6 +47,10 @@ class ModelSettings:
     """Steps by which class scores are passed on to neighbours, as in APPNP; not in the paper. Each takes all nodes."""
     score_teleport: float = 0.1
     """Share of a node's own scores in each of those steps."""
+    row_activation: bool = False
+    """LayerNorm, GELU and dropout on what hops and walks pool; the paper pools plain projections. For whole graphs."""
+    consistency: float = 0.0
+    """Weight of a second loss: nodes, labelled or not, scored twice, are to agree, as in GRAND. Not in the paper."""
 
     def __post_init__(self) -> None:
         for name, least in (("hidden_channels", 2), ("num_layers", 1), ("num_heads", 1)):
@@ -58,6 +62,8 @@ class ModelSettings:
             raise InputError(f"ffn_channels: {self.ffn_channels!r}; expected at least 0")
         if self.score_hops < 0:
             raise InputError(f"score_hops: {self.score_hops!r}; expected at least 0")
+        if not 0 <= self.consistency < float("inf"):
+            raise InputError(f"consistency: {self.consistency!r}; expected a number of at least 0")
         for name in ("dropout", "attention_dropout", "feature_dropout", "score_teleport"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name}: {getattr(self, name)!r}; expected a share from 0 to below 1")
@@ -244,9 +250,10 @@ class Tokenphormer(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, settings: ModelSettings, *, sgpm_channels: int = 0) -> None:
         super().__init__()
         h = settings.hidden_channels
-        self.feature_dropout = settings.feature_dropout
+        self.feature_dropout, self.row_dropout = settings.feature_dropout, settings.dropout
         self.self_part = nn.Linear(in_channels, h)  # W₁ and b
         self.token_part = nn.Linear(in_channels, h, bias=False)  # W₂
+        self.row_norm = nn.LayerNorm(h) if settings.row_activation else None
         self.sgpm_part = nn.Linear(sgpm_channels, h, bias=False) if sgpm_channels else None
         self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.num_layers))
         self.final_norm = nn.LayerNorm(h) if settings.final_norm else None
@@ -266,7 +273,7 @@ class Tokenphormer(nn.Module):
         h, dtype = own.shape[1], dtype or own.dtype
         both = torch.cat([own, other], dim=1).to(dtype)
         Z = self._drop(batch.rows).project(both)  # (R, 2h): each row is projected once
-        now = Z[:, h:].contiguous()
+        now = self.activate(Z[:, h:].contiguous())
         stack = [Z[:, :h] + self.self_part.bias.to(dtype), now]
         for k in range(batch.num_hops):
             if batch.hop is None:
@@ -277,6 +284,12 @@ class Tokenphormer(nn.Module):
         if batch.sgpm is not None and self.sgpm_part is not None:
             stack.append(self.sgpm_part(batch.sgpm).to(dtype))
         return (batch.tokens @ torch.cat(stack)).view(*batch.shape, h)
+
+    def activate(self, Z: Tensor) -> Tensor:
+        """(R, h) W₂x of rows as hops and walks pool them: as they are (the paper), or after a norm and GELU."""
+        if self.row_norm is None:
+            return Z
+        return dropout(F.gelu(_norm(self.row_norm, Z)), self.row_dropout if self.training else 0.0)
 
     def _drop(self, rows: FeatureRows) -> FeatureRows:
         return rows.dropout(self.feature_dropout) if self.training and self.feature_dropout else rows

@@ -152,14 +152,14 @@ def all_final_scores(method: TokenphormerMethod, draw: int) -> Tensor | None:
 
 
 def project_rows(method: TokenphormerMethod, nodes: Ints) -> tuple[Tensor, Tensor]:
-    """(U, h) W₁x_u and W₂x_u of some nodes, in float32."""
+    """(U, h) W₁x_u and W₂x_u, as it is pooled, of some nodes, in float32."""
     module = method.module
     batch = method.source.batch(torch.tensor(nodes, device=method.source.device))
     place = batch.tokens.column.view(*batch.shape, -1)[:, 0, 0]  # every token begins with its node's row
     both = torch.cat([module.self_part.weight, module.token_part.weight]).t()
     with torch.no_grad():
         own, other = batch.rows.project(both)[place].chunk(2, dim=1)
-    return own, other
+        return own, module.activate(other)
 
 
 def walk_shares(walks: Ints, settings: TokenSettings) -> tuple[Ints, Floats]:

@@ -7,6 +7,7 @@ beginning goes on exactly as if nothing had happened.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -352,6 +353,8 @@ def _class_weights(train: Labelled, num_classes: int, settings: TrainingSettings
 
 @contextmanager
 def _deterministic(wanted: bool) -> Iterator[None]:
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch refuses products on a GPU
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(wanted or before)
     try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -42,6 +43,11 @@ class TokenphormerMethod:
         self.source = TokenSource(
             graph, config, device, seed=config.seed, hidden_channels=config.hidden_channels, sgpm=sgpm
         )
+        if config.row_activation and not self.source.whole:
+            raise InputError(
+                f"row_activation: '{graph.name}' is large or on disk, so its hops come from its features; "
+                "expected a graph that is projected whole, so set row_activation=false"
+            )
         torch.manual_seed(config.seed)
         channels = self.source.num_features
         self.module = Tokenphormer(channels, num_classes, config, sgpm_channels=self.source.sgpm_channels).to(device)
@@ -57,6 +63,7 @@ class TokenphormerMethod:
         if self._compiled:
             self._encode = torch.compile(self.module.encode)
         self.dtype = compute_dtype(device, config)
+        self._consistency = config.consistency
         self._score_hops, self._teleport = config.score_hops, config.score_teleport
         self._score_hop: SparseOperator | None = None
         if config.score_hops:
@@ -103,8 +110,18 @@ class TokenphormerMethod:
         return Z
 
     def loss(self, nodes: Tensor, criterion: Callable[[Tensor], Tensor]) -> Tensor:
-        """The cross-entropy of the scores, as the paper has it."""
-        return criterion(self.scores(nodes))
+        """The cross-entropy of the scores, as the paper has it; and, if asked for, that of nodes with themselves."""
+        if not self._consistency:
+            return criterion(self.scores(nodes))
+        if self._score_hop is None:  # as many nodes again, from the whole graph
+            others = torch.randint(self.source.graph.num_nodes, (len(nodes),), device=nodes.device)
+            drawn = [self.own_scores(torch.cat([nodes, others])) for _ in range(2)]
+            known = [scores[: len(nodes)] for scores in drawn]
+        else:
+            drawn = [self._passed_on(self._score_hop) for _ in range(2)]
+            known = [scores[nodes] for scores in drawn]
+        supervised = (criterion(known[0]) + criterion(known[1])) / 2
+        return supervised + self._consistency * len(nodes) * disagreement(drawn)
 
     def scores_and_attention(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C) class scores and (B, T − 1) readout weights."""
@@ -113,6 +130,19 @@ class TokenphormerMethod:
             torch._dynamo.mark_dynamic(tokens, 0)
         scores, weight = self._encode(tokens)
         return scores, weight
+
+
+SHARPENING = 0.5
+"""Temperature of the mean that two scorings of a node are drawn to, as in GRAND."""
+
+
+def disagreement(drawn: list[Tensor]) -> Tensor:
+    """How far scorings of the same nodes, each (B, C), are from their sharpened mean: GRAND's consistency loss."""
+    chances = torch.stack([F.softmax(scores, dim=1) for scores in drawn])
+    with torch.no_grad():
+        target = chances.mean(dim=0) ** (1 / SHARPENING)
+        target = target / target.sum(dim=1, keepdim=True)
+    return (chances - target).square().sum(dim=2).mean()
 
 
 def activation_bytes(config: Config, tokens: int, width: int) -> int:

@@ -1,0 +1,149 @@
+"""The search behind Tokenphormer+'s defaults: random settings on validation nodes of splits that no table reports.
+
+    python scripts/plus_search.py --out FOLDER --device cuda --minutes 5 --workers 15
+
+Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset on two
+more. Every training is a row (experiments/rows/plus-search-*.jsonl), none of them sees a test label. It can be stopped
+and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the rows tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tokenphormer.benchmark.grid import only_writer, work_off
+from tokenphormer.benchmark.rows import Row, read_rows
+from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, values_tuple
+from tokenphormer.graph import DATASETS
+
+STUDY = "plus-search"
+SPACE: dict[str, tuple[object, ...]] = {
+    "hidden_channels": (64, 128),
+    "num_heads": (1, 4, 8),
+    "num_layers": (1, 1, 2),
+    "num_walks": (0, 8, 16),
+    "walk_length": (2, 4, 8),
+    "walk_ratios": ((0.25, 0.25, 0.25, 0.25), (0.3, 0.05, 0.6, 0.05), (1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.5, 0.5)),
+    "num_hops": (2, 3, 6, 10),
+    "hop_normalisation": ("symmetric", "row"),
+    "dropout": (0.3, 0.5, 0.7),
+    "attention_dropout": (0.1, 0.5),
+    "feature_dropout": (0.0, 0.3, 0.5, 0.7),
+    "learning_rate": (2e-3, 5e-3, 1e-2),
+    "decay_updates": (300, 600),
+    "weight_decay": (1e-3, 1e-2, 1e-1),
+    "row_activation": (False, True),
+    "consistency": (0.0, 0.0, 0.5, 1.0),
+    "score_hops": (0, 0, 2, 10),
+    "score_teleport": (0.1, 0.2, 0.4),
+    "fresh_walks": (False, True),
+    "label_smoothing": (0.0, 0.1),
+    "normalise_features": (False, True),
+    "final_norm": (False, True),
+}
+"""Values that occur twice are drawn twice as often."""
+
+
+def values_of(number: int) -> dict[str, Any]:
+    """Settings number `number`; 0 is the defaults."""
+    rng = random.Random(number)
+    return {key: rng.choice(choices) for key, choices in SPACE.items()} if number else {}
+
+
+class Stages:
+    """All settings on the first split, then each dataset's best quarter on two more."""
+
+    def __init__(self, datasets: list[str], count: int, rows: list[Row]) -> None:
+        self.datasets, self.count, self.running = datasets, count, 0
+        self.rows = [row for row in rows if row["study"] == STUDY]
+        self.begun = {(row["dataset"], row["trial"], row["split"]) for row in self.rows}
+
+    def next_job(self) -> Job | None:
+        """A training that has not begun yet."""
+        for number in range(self.count):
+            for name in self.datasets:
+                if (name, number, SEARCH_SPLITS) not in self.begun:
+                    return self._begin(name, number, SEARCH_SPLITS)
+        for split in (SEARCH_SPLITS + 1, SEARCH_SPLITS + 2):
+            for name in self.datasets:
+                for number in self._best(name):
+                    if (name, number, split) not in self.begun:
+                        return self._begin(name, number, split)
+        return None
+
+    def _best(self, name: str) -> list[int]:
+        first = [row for row in self.rows if row["dataset"] == name and row["split"] == SEARCH_SPLITS]
+        done = sorted((row for row in first if row["status"] == "done"), key=lambda row: -row["val_accuracy"])
+        return [row["trial"] for row in done[: self.count // 4]] if len(first) >= self.count else []
+
+    def _begin(self, name: str, number: int, split: int) -> Job:
+        self.begun.add((name, number, split))
+        return Job(
+            "trial", "tokenphormer+", name, DATASETS[name].protocol, split, values_tuple(values_of(number)), 0, STUDY,
+            number,
+        )  # fmt: skip
+
+    def take(self, row: Row) -> None:
+        """A training is over."""
+        self.rows.append(row)
+
+
+def show(rows: list[Row]) -> None:
+    """The best settings of each dataset, and the mean of each value among the better half of all settings."""
+    by: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row["study"] == STUDY and row["status"] == "done":
+            by[row["dataset"]][row["trial"]].append(row)
+    for name, trials in by.items():
+        most = max(len(found) for found in trials.values())
+        ranked = sorted(
+            (statistics.mean(row["val_accuracy"] for row in found), number)
+            for number, found in trials.items()
+            if len(found) == most
+        )[::-1]
+        print(f"\n{name}: {len(trials)} settings, {len(ranked)} of them on {most} splits")
+        for accuracy, number in ranked[:6]:
+            print(f"  {100 * accuracy:.2f} {number} {values_of(number)}")
+        first = [(found[0]["val_accuracy"], number) for number, found in trials.items()]
+        middle = statistics.median(accuracy for accuracy, _ in first)
+        good = [(accuracy, number) for accuracy, number in first if accuracy >= middle and number]
+        for key, choices in SPACE.items():
+            told = []
+            for value in dict.fromkeys(choices):
+                mine = [accuracy for accuracy, number in good if values_of(number)[key] == value]
+                told.append(f"{value}: {100 * statistics.mean(mine):.2f} ({len(mine)})" if mine else f"{value}: none")
+            print(f"    {key:20} " + ", ".join(told))
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--datasets", nargs="*", default=[name for name in DATASETS if name != "texas"])
+    parser.add_argument("--count", type=int, default=48, help="settings that are tried")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--merge", nargs="*", type=Path, default=[])
+    parser.add_argument("--show", nargs="*", type=Path)
+    options = parser.parse_args()
+    if options.show:
+        show(read_rows(options.show))
+        return
+    path = options.out / "rows.jsonl"
+    with only_writer(path):
+        stages = Stages(options.datasets, options.count, read_rows([*options.merge, path]))
+        work_off(
+            [stages], path, torch.device(options.device), workers=options.workers, minutes=options.minutes, say=print
+        )
+
+
+if __name__ == "__main__":
+    main()
