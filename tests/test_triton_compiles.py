@@ -50,8 +50,22 @@ for kernel in (kernels._add_norm, kernels._add_norm_backward, kernels._gelu_drop
 print("compiled")
 """
 
+TOKENS = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from tokenphormer.tokens import csr_kernel
 
-@pytest.mark.parametrize("code", [CODE, MODEL], ids=["walks", "model"])
+for index in ("*i32", "*i64"):
+    for number in ("*fp32", "*bf16"):
+        kinds = {"crow": index, "column": index, "value": number, "dense": number, "result": number, "width": "i32"}
+        source = ASTSource(csr_kernel._rows_times_dense, kinds | {"BLOCK": "constexpr"}, constexprs={"BLOCK": 64})
+        assert "cubin" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
+print("compiled")
+"""
+
+
+@pytest.mark.parametrize("code", [CODE, MODEL, TOKENS], ids=["walks", "model", "tokens"])
 def test_kernels_compile_for_hopper(code: str) -> None:
     pytest.importorskip("triton", reason="triton has no wheel for this platform")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

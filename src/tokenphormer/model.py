@@ -47,6 +47,10 @@ class ModelSettings:
     """Steps by which class scores are passed on to neighbours, as in APPNP; not in the paper. Each takes all nodes."""
     score_teleport: float = 0.1
     """Share of a node's own scores in each of those steps."""
+    score_dropout: float = 0.0
+    """Share of the edges left out in each of those steps in training, as APPNP does."""
+    score_learned: bool = False
+    """Whether the weights of the steps are learned, beginning with APPNP's, as in GPR-GNN; they may become negative."""
     row_activation: bool = False
     """LayerNorm, GELU and dropout on what hops and walks pool; the paper pools plain projections. For whole graphs."""
     consistency: float = 0.0
@@ -64,9 +68,19 @@ class ModelSettings:
             raise InputError(f"score_hops: {self.score_hops!r}; expected at least 0")
         if not 0 <= self.consistency < float("inf"):
             raise InputError(f"consistency: {self.consistency!r}; expected a number of at least 0")
-        for name in ("dropout", "attention_dropout", "feature_dropout", "score_teleport"):
+        for name in ("dropout", "attention_dropout", "feature_dropout", "score_teleport", "score_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name}: {getattr(self, name)!r}; expected a share from 0 to below 1")
+
+
+def score_weights(settings: ModelSettings) -> list[float]:
+    """(K + 1) what each step of passing scores on has in the result, Σ γₖ Âᵏ S, in APPNP: α(1 − α)ᵏ, the last (1 − α)ᴷ.
+
+    >>> score_weights(ModelSettings(score_hops=2, score_teleport=0.5))
+    [0.5, 0.25, 0.25]
+    """
+    K, own = settings.score_hops, settings.score_teleport
+    return [own * (1 - own) ** k for k in range(K)] + [(1 - own) ** K]
 
 
 MAX_FUSED = 2048
@@ -257,6 +271,8 @@ class Tokenphormer(nn.Module):
         self.sgpm_part = nn.Linear(sgpm_channels, h, bias=False) if sgpm_channels else None
         self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.num_layers))
         self.final_norm = nn.LayerNorm(h) if settings.final_norm else None
+        step_weights = torch.tensor(score_weights(settings))
+        self.score_weights = nn.Parameter(step_weights) if settings.score_learned and settings.score_hops else None
         self.readout = nn.Linear(h, 1, bias=False)  # W_a
         self.head = nn.Sequential(nn.Linear(h, h // 2), nn.ReLU(), nn.Linear(h // 2, out_channels))
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from tests.benchmark.fakes import fake_run, make_row, trial
-from tokenphormer.benchmark.methods import METHODS, entry
+from tokenphormer.benchmark.methods import COMPILE, METHODS, STOPPING, complete, entry
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.benchmark.running import Job, values_tuple
 from tokenphormer.benchmark.search import RANDOM_TRIALS, Search, best_trial, best_values, trials_by_number
 from tokenphormer.errors import InputError
+from tokenphormer.training.presets import RECIPES
+from tokenphormer.training.settings import Config
 
 BUDGET = RANDOM_TRIALS + 6  # some trials that are random, some that have learned
 
@@ -38,10 +40,23 @@ def searched(model: str, budget: int = BUDGET) -> list[Row]:
 def test_the_first_trial_is_the_defaults_and_the_others_lie_in_the_space(model: str) -> None:
     search = Search(model, "cora", [])
     assert search.ask(0) == {}
-    for number in (1, 2):
+    starts = len(entry(model).starts)
+    for number in range(1, starts + 1):
+        assert search.ask(number) == entry(model).starts[number - 1]
+        assert search.independent(number)
+    for number in (starts + 1, starts + 2):
+        assert not search.independent(number)
         values = search.ask(number)
         assert values.keys() == entry(model).space.keys()
         assert all(values[key] in choices for key, choices in entry(model).space.items())
+
+
+def test_the_starts_of_tokenphormer_plus_are_its_recipes() -> None:
+    method = entry("tokenphormer+")
+    found = [complete(method, values) for values in ({}, *method.starts)]
+    for values, recipe in zip(found, RECIPES.values(), strict=True):
+        given = Config().replace({key: value for key, value in values.items() if key not in STOPPING | COMPILE})
+        assert given == Config().replace({key: value for key, value in recipe.items() if key not in STOPPING | COMPILE})
 
 
 @pytest.mark.parametrize("model", ["tokenphormer", "mlp"])
@@ -72,7 +87,7 @@ def test_searches_differ_between_methods_and_datasets() -> None:
     assert len(asked) > 1
     plus, plain = (Search(model, "cora", []) for model in ("tokenphormer+", "tokenphormer"))
     shared = plain.space.keys() & plus.space.keys() - {"num_walks"}
-    assert any(plain.ask(1)[key] != plus.ask(1)[key] for key in shared)
+    assert any(plain.ask(9)[key] != plus.ask(9)[key] for key in shared)
 
 
 def test_values_are_not_tried_twice_while_there_are_others() -> None:

@@ -29,6 +29,7 @@ CASES: list[dict[str, Any]] = [
     {"graph": {"directed": True}},
     {"graph": {"weighted": True}, "normalise_features": True},
     {"score_hops": 3},
+    {"score_hops": 2, "score_learned": True, "row_activation": True},
 ]
 
 

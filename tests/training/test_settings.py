@@ -177,6 +177,8 @@ BOUNDS: dict[str, tuple[list[object], list[object]]] = {
     "feature_dropout": ([0, 0.999], [-0.001, 1]),
     "score_hops": ([0, 1, 10], [-1]),
     "score_teleport": ([0.0, 0.5], [-0.1, 1.0]),
+    "score_dropout": ([0.0, 0.5], [-0.1, 1.0]),
+    "consistency": ([0.0, 1.0], [-0.1, float("inf"), float("nan")]),
     "learning_rate": ([0], [-1e-9, float("inf"), float("nan")]),
     "end_learning_rate": ([0], [-1e-9, float("inf"), float("nan")]),
     "warmup_updates": ([0, 1000], [-1, 1001]),  # 1000 is the default of decay_updates

@@ -102,10 +102,12 @@ class Cell:
         """The next run, or None if there is nothing to do (now)."""
         tried = {int(row["trial"]) for row in self.trials}
         missing = [trial for trial in range(self.plan.budget) if trial not in tried]
+        for trial in missing:
+            free = self.search.independent(trial) or (trial == missing[0] and not self.running)
+            if free and ("trial", trial) not in self.claimed:  # else a search learns from each before the next
+                return self._claim("trial", trial, self.search.ask(trial))
         if missing:
-            if self.running or ("trial", missing[0]) in self.claimed:  # a search learns from each before the next
-                return None
-            return self._claim("trial", missing[0], self.search.ask(missing[0]))
+            return None
         values = best_values(self.model, self.trials, self.plan.budget)
         if values is None:
             return None
@@ -178,7 +180,7 @@ class Source(Protocol):
     running: int
     """Jobs under way."""
 
-    def next_job(self) -> Job | None:
+    def next_job(self) -> Any:
         """The next run, or None if there is nothing to do (now)."""
 
     def take(self, row: Row) -> None:
@@ -192,11 +194,13 @@ def work_off(
     *,
     workers: int = 1,
     minutes: float = float("inf"),
+    do: Callable[[Any, torch.device], Row] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Run the jobs of some sources, `workers` at a time, until there are none or the time is up; how many were run.
 
-    After Ctrl-C, SIGTERM or an error no run is begun, and the rows of those under way are still written.
+    In a worker, `do` makes a row of a job; without it jobs are `Job`s, and `run` does. After Ctrl-C, SIGTERM or an
+    error no run is begun, and the rows of those under way are still written.
     """
     end, added, before = time.monotonic() + 60 * minutes, 0, multiprocessing.active_children()
     failure: Exception | None = None
@@ -210,7 +214,7 @@ def work_off(
                         break
                     try:
                         with _signals_held():
-                            running[pool.submit(run, job, device)] = source
+                            running[pool.submit(do or run, job, device)] = source
                     except BrokenProcessPool as error:
                         failure = error
                         break
@@ -247,8 +251,10 @@ def work_off(
 
 def _line(row: Row) -> str:
     found = f"{row['val_accuracy']:.4f} validation" if row["status"] == "done" else f"{row['status']}: {row['reason']}"
-    which = f"trial {row['trial']}" if row["kind"] == "trial" else f"split {row['split']}"
-    return f"{row['dataset']} {row['model']} {which}: {found} {row.get('seconds', 0):.1f} s"
+    names = {"trial": f"trial {row.get('trial')}", "pretrain": "pre-training"}
+    which = names.get(row["kind"], f"split {row.get('split')}")
+    study = "" if row["study"] == STUDY or row["kind"] == "pretrain" else f"{row['study']}, "
+    return f"{row['dataset']} {row['model']} {study}{which}: {found} {row.get('seconds', 0):.1f} s"
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

@@ -19,6 +19,7 @@ from tokenphormer.benchmark.rows import Row, config_hash
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph import Graph
 from tokenphormer.training.loop import Method
+from tokenphormer.training.presets import RECIPES
 from tokenphormer.training.settings import Config, TrainingSettings
 from tokenphormer.training.tokenphormer import TokenphormerMethod
 
@@ -48,17 +49,30 @@ PAPER_SPACE: dict[str, tuple[object, ...]] = {
     "weight_decay": (1e-5, 1e-3, 1e-2, 1e-1),
     "decay_updates": (300, 1000),
 } | PREPROCESSING
-PLUS_SPACE: dict[str, tuple[object, ...]] = PAPER_SPACE | {
+PLUS_SPACE: dict[str, tuple[object, ...]] = {
+    "hidden_channels": (64, 128, 256),
+    "num_heads": (1, 4, 8),
+    "num_layers": (1, 2),
     "num_walks": (8, 16, 30),
-    "feature_dropout": (0.0, 0.4, 0.6, 0.75),
-    "final_norm": (False, True),
+    "walk_length": (2, 4, 8),
+    "walk_ratios": PAPER_SPACE["walk_ratios"],
+    "num_hops": (2, 3, 6, 10),
+    "hop_normalisation": ("symmetric", "row"),
+    "dropout": (0.3, 0.5, 0.7),
+    "attention_dropout": (0.1, 0.5),
+    "feature_dropout": (0.3, 0.5, 0.7),
+    "learning_rate": (2e-3, 5e-3, 1e-2),
+    "weight_decay": (1e-3, 1e-2, 1e-1),
+    "row_activation": (False, True),
+    "consistency": (0.0, 0.5, 1.0),
+    "score_hops": (0, 2, 10),
+    "score_teleport": (0.1, 0.2, 0.5),
+    "score_dropout": (0.0, 0.5, 0.8),
+    "score_learned": (False, True),
     "fresh_walks": (False, True),
     "label_smoothing": (0.0, 0.1),
-    "votes": (1, 3),
-    "score_hops": (0, 5, 10),
-    "score_teleport": (0.05, 0.1, 0.2),
-}
-"""What Tokenphormer+ adds to the paper's model; docs/benchmark.md names each."""
+} | PREPROCESSING
+"""What Tokenphormer+ adds to the paper's model is among these; docs/benchmark.md names each."""
 START: dict[str, object] = {"num_walks": 30, "hidden_channels": 128, "warmup_updates": 20, "decay_updates": 300}
 
 
@@ -72,6 +86,15 @@ class Entry:
     defaults: Mapping[str, object]
     """Values it starts from; the first trial of a search is these alone."""
     space: Mapping[str, tuple[object, ...]]
+    starts: tuple[Mapping[str, object], ...] = ()
+    """What the next trials of a search change of the defaults, before any are drawn from the space."""
+
+
+def _changes(defaults: Values, values: Values) -> dict[str, object]:
+    """What turns one set of values into another; what only the first has goes back to the setting's own default."""
+    plain = {key: getattr(Config(), key) for key in defaults}
+    wanted = plain | dict(values)
+    return {key: value for key, value in wanted.items() if defaults.get(key, object()) != value}
 
 
 @cache
@@ -81,9 +104,9 @@ def entry(name: str) -> Entry:
     if name == "tokenphormer":
         found = Entry(name, "Tokenphormer", paper, START | STOPPING | COMPILE, PAPER_SPACE)
     elif name == "tokenphormer+":
-        added: dict[str, object] = {"feature_dropout": 0.6, "fresh_walks": True, "dropout": 0.5, "weight_decay": 0.1}
-        added |= {"score_hops": 10, "batch_size": 10**6}
-        found = Entry(name, "Tokenphormer+", paper, START | added | STOPPING | COMPILE, PLUS_SPACE)
+        first, *others = (recipe | STOPPING | COMPILE for recipe in RECIPES.values())
+        starts = tuple(_changes(first, recipe) for recipe in others)
+        found = Entry(name, "Tokenphormer+", paper, first, PLUS_SPACE, starts)
     elif name in BASELINES:
         cls = load_baseline(name)
         shared = {} if name in FEATURELESS else PREPROCESSING

@@ -31,7 +31,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna: Any = optuna
         self._name = f"{model} {dataset}"
-        self.space = entry(model).space
+        self.space, self.starts = entry(model).space, entry(model).starts
         # Optuna takes plain values alone, so a choice is known by its place.
         self._distributions = {
             key: optuna.distributions.IntDistribution(0, len(choices) - 1)
@@ -42,9 +42,9 @@ class Search:
         self._told = trials_by_number(rows)
 
     def ask(self, trial: int) -> dict[str, Any]:
-        """The values of a trial, given those before it; the first is the method's defaults."""
-        if trial == 0:
-            return {}
+        """The values of a trial, given those before it; the first ones are the method's defaults and its starts."""
+        if trial <= len(self.starts):
+            return dict(self.starts[trial - 1]) if trial else {}
         seed = int.from_bytes(hashlib.sha256(f"{self._name} {trial}".encode()).digest()[:4], "little")
         sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS, multivariate=True)
         study = self._optuna.create_study(direction="maximize", sampler=sampler)
@@ -60,6 +60,10 @@ class Search:
             if params not in tried:
                 break
         return {key: choices[params[key]] for key, choices in self.space.items()}
+
+    def independent(self, trial: int) -> bool:
+        """Whether the values of a trial are the same whatever the others give, so that it need not wait for them."""
+        return trial <= len(self.starts)
 
     def tell(self, row: Row) -> None:
         """Learn from a finished trial."""

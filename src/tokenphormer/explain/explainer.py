@@ -19,6 +19,7 @@ from tokenphormer.explain.neighbours import Ints, distances, hop_rows
 from tokenphormer.explain.occlusion import group_drops, node_drops, step_drops, token_drops
 from tokenphormer.explain.reading import Mixture, Reading, all_final_scores, project_rows, read, walk_shares
 from tokenphormer.graph import Graph
+from tokenphormer.training.calibration import soften
 from tokenphormer.training.tokenphormer import TokenphormerMethod
 
 MAX_NODES = 200
@@ -41,7 +42,7 @@ class Explainer:
         chosen = check_method(method)
         index = self.index_of(node)
         readings = [self.read(np.array([index]), draw) for draw in range(self.votes)]
-        probabilities = np.mean([reading.probabilities[0] for reading in readings], axis=0)
+        probabilities = self._probabilities(readings)
         first, second = np.argsort(-probabilities, kind="stable")[:2]
         work = _Work(self, index, readings, chosen, (int(first), int(second)))
         nodes, nodes_left_out = work.nodes()
@@ -63,6 +64,13 @@ class Explainer:
             nodes_left_out=nodes_left_out,
             edges_left_out=edges_left_out,
         )
+
+    def _probabilities(self, readings: list[Reading]) -> Scores:
+        """(C) of one node, as `predict` has them: the mean over the draws, and only then the temperature."""
+        temperature = self.method.temperature
+        drawn = [soften(reading.probabilities, 1 / temperature) for reading in readings]
+        mean: Scores = np.mean(drawn, axis=0)
+        return soften(mean, temperature).reshape(-1)
 
     def index_of(self, node: int | str) -> int:
         """The index of a node given by its id or its index."""
@@ -137,7 +145,7 @@ class _Work:
 
     def _neighbours_scores(self) -> list[Part]:
         """Where class scores are passed on, what of the prediction is gone without that."""
-        if not (self.occluding and self.explainer.method._score_hops):
+        if not (self.occluding and self.explainer.method.passes_scores):
             return []
         drops = [reading.probabilities[0] - reading.alone.probabilities[0] for reading in self.readings]
         pair = self._pair(np.mean(drops, axis=0)[self.classes])

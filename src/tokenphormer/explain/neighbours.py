@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -79,10 +81,9 @@ def _sums(group: Ints, values: Floats, count: int) -> Floats:
     return np.bincount(group, values, count).astype(np.float64)
 
 
-def score_share(graph: Graph, node: int, score_hops: int, teleport: float) -> float:
-    """The share of a node's own class scores in those that `score_hops` steps of passing on leave it with."""
-    kept, own = 1.0, teleport
-    for k, (nodes, shares) in enumerate(hop_rows(graph, "symmetric", node, score_hops), 1):
-        kept *= 1 - teleport
-        own += (teleport if k < score_hops else 1.0) * kept * shares[nodes == node].sum()
-    return float(own) if score_hops else 1.0
+def score_share(graph: Graph, node: int, weights: Sequence[float]) -> float:
+    """The share of a node's own class scores in those that steps of passing on, of these weights, leave it with."""
+    own = weights[0]
+    for weight, (nodes, shares) in zip(weights[1:], hop_rows(graph, "symmetric", node, len(weights) - 1), strict=True):
+        own += weight * shares[nodes == node].sum()
+    return float(own)

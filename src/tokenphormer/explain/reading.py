@@ -48,6 +48,8 @@ class Reading:
     """(B, 1) share of these scores in the node's final ones; 1 unless class scores are passed on to neighbours."""
     score_rest: Tensor
     """(B, C) what neighbours' scores add; they are held as they are."""
+    temperature: float = 1.0
+    """By which scores are divided before they become probabilities."""
 
     @property
     def num_walks(self) -> int:
@@ -89,7 +91,8 @@ class Reading:
 
         def score(rows: Tensor) -> Tensor:
             own = self.module.encode(build(rows))[0]
-            return F.softmax(self.score_share[whose[rows]] * own + self.score_rest[whose[rows]], dim=1)
+            final = self.score_share[whose[rows]] * own + self.score_rest[whose[rows]]
+            return F.softmax(final / self.temperature, dim=1)
 
         numbers = torch.arange(len(owner), device=self.inputs.device)
         result: NDArray[np.float64] = torch.cat(in_pieces(score, numbers, self.pieces)).double().cpu().numpy()
@@ -134,16 +137,18 @@ def read(method: TokenphormerMethod, nodes: Ints, draw: int = 0, final_scores: T
         walks = source.walks(where).cpu().numpy().astype(np.int64)
     share, rest = torch.ones(len(nodes), 1, device=where.device), torch.zeros(len(nodes), 1, device=where.device)
     if final_scores is not None:
-        shares = [score_share(source.graph, int(v), method._score_hops, method._teleport) for v in nodes]
+        weights = method.score_weights.tolist()
+        shares = [score_share(source.graph, int(v), weights) for v in nodes]
         share = torch.tensor(shares, dtype=torch.float32, device=where.device)[:, None]
         with torch.no_grad():
             rest = final_scores[where] - share * method.own_scores(where)
-    return Reading(module, settings, nodes, tuple(source.token_kinds), inputs, walks, share, rest)
+    kinds = tuple(source.token_kinds)
+    return Reading(module, settings, nodes, kinds, inputs, walks, share, rest, method.temperature)
 
 
 def all_final_scores(method: TokenphormerMethod, draw: int) -> Tensor | None:
     """(n, C) class scores passed on to neighbours, in the walks of one vote; None where they are not passed on."""
-    if not method._score_hops:
+    if not method.passes_scores:
         return None
     method.module.eval()
     method.begin_prediction(draw)
@@ -153,7 +158,7 @@ def all_final_scores(method: TokenphormerMethod, draw: int) -> Tensor | None:
 
 def project_rows(method: TokenphormerMethod, nodes: Ints) -> tuple[Tensor, Tensor]:
     """(U, h) W₁x_u and W₂x_u, as it is pooled, of some nodes, in float32."""
-    module = method.module
+    module = method.module.eval()
     batch = method.source.batch(torch.tensor(nodes, device=method.source.device))
     place = batch.tokens.column.view(*batch.shape, -1)[:, 0, 0]  # every token begins with its node's row
     both = torch.cat([module.self_part.weight, module.token_part.weight]).t()

@@ -2,7 +2,8 @@
 
 Everything a token reads of other nodes is linear in their (projected) features, so it is a sparse matrix times
 a dense one. The backward pass is the transposed matrix times the gradient, in a fixed order of summation: the
-same result on every run, which atomic additions would not give.
+same result on every run, which atomic additions would not give. (On GPUs that holds for `deterministic` trainings,
+which have a kernel of their own for it.)
 """
 
 from __future__ import annotations
@@ -93,6 +94,10 @@ def _product(operator: SparseOperator, dense: Tensor) -> Tensor:
     if not operator.value.numel():
         return dense.new_zeros(operator.shape[0], dense.shape[1])
     value = operator.value.to(dense.dtype)
+    if dense.is_cuda and torch.are_deterministic_algorithms_enabled():
+        from tokenphormer.tokens import csr_kernel
+
+        return csr_kernel.product(operator.crow, operator.column, value, operator.shape[0], dense)
     return _csr(operator.crow, operator.column, value, operator.shape) @ dense
 
 

@@ -8,7 +8,6 @@ multiplied a block of rows at a time and stay sparse. The numbers are those of `
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from numba import njit, prange
 from numpy.typing import NDArray
 
 from tokenphormer.errors import ResourceError
-from tokenphormer.files import atomic_path
+from tokenphormer.files import atomic_path, partial_path
 from tokenphormer.graph import Graph
 from tokenphormer.graph.disk import cache_folder, map_array, release, reserve, row_blocks, sparse_rows
 from tokenphormer.graph.disk_writer import ArrayWriter
@@ -243,7 +242,7 @@ def _all_or_none(paths: list[Path]) -> Iterator[dict[Path, Path]]:
 def _write_sparse(graph: Graph, x: Any, normalisation: Normalisation, path: Path) -> None:
     """One hop of sparse features, a block of rows at a time."""
     left, right = _scales(graph, normalisation)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = partial_path(path)
     try:
         partial.mkdir(parents=True)
         with (

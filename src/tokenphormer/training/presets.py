@@ -33,6 +33,45 @@ SMALL: dict[str, object] = {
     "max_epochs": 200,
 }
 
+# What Tokenphormer+ adds to the paper's model, in the settings that a random search on validation nodes found
+# (scripts/plus_search.py, experiments/rows/plus-search-1.jsonl, experiments/LOG.md): each is the best, or close to it,
+# on some datasets. Rows are activated in all of them.
+_PLUS: dict[str, object] = {
+    "row_activation": True,
+    "num_walks": 8,
+    "label_smoothing": 0.1,
+    "warmup_updates": 20,
+    "decay_updates": 300,
+    "batch_size": 1_000_000,
+    "max_epochs": 500,
+    "patience": 50,
+}
+RECIPES: dict[str, dict[str, object]] = {
+    "alike": _PLUS  # neighbours are mostly of one class
+    | {"hidden_channels": 128, "num_heads": 4, "num_hops": 2, "dropout": 0.5, "feature_dropout": 0.7}
+    | {"learning_rate": 1e-2, "weight_decay": 1e-2, "consistency": 1.0}
+    | {"score_hops": 10, "score_teleport": 0.2, "score_dropout": 0.5},
+    "half alike": _PLUS  # or features tell most
+    | {"hidden_channels": 256, "num_heads": 4, "num_hops": 2, "dropout": 0.7, "feature_dropout": 0.7}
+    | {"learning_rate": 5e-3, "weight_decay": 1e-2, "score_hops": 10, "score_teleport": 0.5, "score_dropout": 0.7},
+    "many hops": _PLUS
+    | {"hidden_channels": 128, "num_heads": 4, "num_hops": 10, "dropout": 0.5, "attention_dropout": 0.5}
+    | {"feature_dropout": 0.3, "learning_rate": 1e-2, "weight_decay": 1e-3, "consistency": 0.5}
+    | {"score_hops": 2, "score_teleport": 0.4},
+    "two layers": _PLUS
+    | {"hidden_channels": 64, "num_heads": 8, "num_layers": 2, "num_walks": 0, "num_hops": 2, "dropout": 0.5}
+    | {"attention_dropout": 0.5, "feature_dropout": 0.3, "learning_rate": 2e-3, "decay_updates": 600}
+    | {"weight_decay": 0.1, "consistency": 1.0},
+    "fresh walks": _PLUS
+    | {"hidden_channels": 64, "num_heads": 8, "walk_length": 2, "walk_ratios": (0.0, 0.0, 0.5, 0.5), "num_hops": 10}
+    | {"hop_normalisation": "row", "dropout": 0.7, "attention_dropout": 0.5, "feature_dropout": 0.3}
+    | {"learning_rate": 2e-3, "decay_updates": 600, "weight_decay": 1e-3, "consistency": 1.0, "fresh_walks": True},
+    "unlike": _PLUS  # neighbours are of other classes
+    | {"hidden_channels": 128, "num_walks": 16, "walk_length": 2, "num_hops": 2, "hop_normalisation": "row"}
+    | {"dropout": 0.7, "feature_dropout": 0.3, "learning_rate": 2e-3, "weight_decay": 1e-2, "label_smoothing": 0.0}
+    | {"fresh_walks": True},
+}
+
 
 def config_for(graph: Graph, device: torch.device, path: Path | None = None) -> Config:
     """The settings of a file; else the paper's for a dataset of the paper on a GPU; else a small size on a CPU."""

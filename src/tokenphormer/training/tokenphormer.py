@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.hops import propagation_matrix
-from tokenphormer.model import Tokenphormer
+from tokenphormer.model import Tokenphormer, score_weights
 from tokenphormer.tokens import TokenSource
 from tokenphormer.tokens.operators import SparseOperator
 from tokenphormer.training.loop import compute_dtype, even_split
@@ -25,6 +26,10 @@ CPU_BYTES = 256 << 20
 """Activations of a micro-batch on a CPU; more would only leave the caches."""
 GPU_BYTES = 6 << 30
 """The most that training takes of a GPU, weights and features included; larger products are no faster."""
+
+
+TEMPERATURE = "temperature"
+"""Its name among the weights."""
 
 
 class TokenphormerMethod:
@@ -51,6 +56,7 @@ class TokenphormerMethod:
         torch.manual_seed(config.seed)
         channels = self.source.num_features
         self.module = Tokenphormer(channels, num_classes, config, sgpm_channels=self.source.sgpm_channels).to(device)
+        self.temperature = 1.0  # of predictions, not of training; fitted afterwards where the settings say so
         if weights is not None:
             self._load(weights)
         parameters = sum(p.numel() for p in self.module.parameters())
@@ -64,7 +70,8 @@ class TokenphormerMethod:
             self._encode = torch.compile(self.module.encode)
         self.dtype = compute_dtype(device, config)
         self._consistency = config.consistency
-        self._score_hops, self._teleport = config.score_hops, config.score_teleport
+        self._score_dropout = config.score_dropout
+        self._score_weights = torch.tensor(score_weights(config), device=device)
         self._score_hop: SparseOperator | None = None
         if config.score_hops:
             matrix = propagation_matrix(graph, "symmetric")
@@ -77,10 +84,19 @@ class TokenphormerMethod:
         found = weights["self_part.weight"].shape[1] if "self_part.weight" in weights else "no"
         if found != expected:
             raise InputError(f"the model was trained on {found} features, this graph has {expected}")
+        self.temperature = _temperature(weights)
         try:
-            self.module.load_state_dict(weights)
+            self.module.load_state_dict({name: tensor for name, tensor in weights.items() if name != TEMPERATURE})
         except RuntimeError as error:
             raise InputError(f"the weights do not fit the settings: {' '.join(str(error).split())}") from error
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """All that was learned: the module's weights, and the temperature if there is one."""
+        learned = dict(self.module.state_dict())
+        if self.temperature != 1.0:
+            learned[TEMPERATURE] = torch.tensor(self.temperature, dtype=torch.float64)
+        return learned
 
     def begin_epoch(self, epoch: int) -> None:
         """New walks and signs where the settings say so."""
@@ -98,15 +114,29 @@ class TokenphormerMethod:
         """(B, C) class scores from the nodes' own tokens."""
         return self.scores_and_attention(nodes)[0]
 
+    @property
+    def passes_scores(self) -> bool:
+        """Whether class scores are passed on to neighbours."""
+        return self._score_hop is not None
+
+    @property
+    def score_weights(self) -> Tensor:
+        """(K + 1) the weight of each step by which scores are passed on; a single 1 where they are not."""
+        learned = self.module.score_weights
+        return self._score_weights if learned is None else learned
+
     def _passed_on(self, hop: SparseOperator) -> Tensor:
-        """(n, C) Z_K of APPNP: Z₀ = S, the own scores of all nodes; Zₖ₊₁ = (1 − α) Â Zₖ + α S."""
+        """(n, C) Σ γₖ Âᵏ S, with S the own scores of all nodes: APPNP's, or GPR-GNN's where γ is learned."""
         if len(self._everyone) == 1 or not torch.is_grad_enabled():
             own = torch.cat([self.own_scores(piece) for piece in self._everyone])
         else:  # each piece is worked out again in the backward pass, so that memory is that of one piece
             own = torch.cat([checkpoint(self.own_scores, piece, use_reentrant=False) for piece in self._everyone])
-        Z = own
-        for _ in range(self._score_hops):
-            Z = (1 - self._teleport) * (hop @ Z) + self._teleport * own
+        gamma, step = self.score_weights, own
+        drop = self._score_dropout if self.module.training else 0.0
+        Z = gamma[0] * own
+        for k in range(1, len(gamma)):
+            step = (hop.dropout(drop) if drop else hop) @ step
+            Z = Z + gamma[k] * step
         return Z
 
     def loss(self, nodes: Tensor, criterion: Callable[[Tensor], Tensor]) -> Tensor:
@@ -143,6 +173,14 @@ def disagreement(drawn: list[Tensor]) -> Tensor:
         target = chances.mean(dim=0) ** (1 / SHARPENING)
         target = target / target.sum(dim=1, keepdim=True)
     return (chances - target).square().sum(dim=2).mean()
+
+
+def _temperature(weights: dict[str, Tensor]) -> float:
+    found = weights.get(TEMPERATURE, torch.ones(()))
+    value = float(found) if found.numel() == 1 else math.nan
+    if not 0 < value < math.inf:
+        raise InputError(f"the weights do not fit the settings: a temperature of {found.tolist()}")
+    return value
 
 
 def activation_bytes(config: Config, tokens: int, width: int) -> int:
