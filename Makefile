@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-all lint bench-walks bench-train clean help
+.PHONY: run test test-all lint docs bench-walks bench-train torture fuzz audit clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -22,6 +22,10 @@ lint: $(VENV)/ready  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/ready  ## the site, into docs/_build
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
+	@echo docs/_build/index.html
+
 bench-walks: $(VENV)/ready  ## the walk engine beside its peers
 	$(BIN)/python -m benchmarks.bench_walks $(ARGS)
 
@@ -32,6 +36,15 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 bench-train: $(VENV)/ready  ## tokens and training: time and memory (add ARGS="--device cuda" on a GPU)
 	$(BIN)/python -m benchmarks.bench_train $(ARGS)
+
+torture: $(VENV)/ready  ## kill every command a hundred times at random moments, and compare (ARGS="--kills 20 --seed 1")
+	$(BIN)/python scripts/torture.py $(ARGS)
+
+fuzz: $(VENV)/ready  ## 100,000 damaged inputs to everything that reads some (ARGS="--inputs 1000 --targets rows")
+	$(BIN)/python scripts/fuzz.py $(ARGS)
+
+audit: $(VENV)/ready  ## known vulnerabilities of what is installed; says so if the database cannot be reached
+	$(BIN)/python scripts/audit.py $(ARGS) || test $$? -eq 77
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bench_walks import machine
+from tokenphormer.evaluation.plots import BLUE, GREEN, ORANGE
 from tokenphormer.graph.external import convert, parse_memory
 from tokenphormer.graph.generators import BlockModel, generate
 
@@ -175,35 +177,73 @@ def step_hops(folder: Path, row: Row) -> None:
     row["disk_mb"] = sum(path.stat().st_size for path in (folder / "graph" / "cache").glob("*hop*")) >> 20
 
 
-def step_train(folder: Path, row: Row, epochs: int) -> None:
-    """A few epochs on the given split, then the test nodes."""
+def step_train(folder: Path, row: Row, labelled: int, epochs: int) -> None:
+    """What `tokenphormer train` does: train and validate on `labelled` nodes each, score them and as many for testing."""
     import torch
 
     from tokenphormer import load_graph
+    from tokenphormer.evaluation.runs import train_run
+    from tokenphormer.graph import Split
     from tokenphormer.training.estimate import estimate
-    from tokenphormer.training.fit import fit_tokenphormer
-    from tokenphormer.training.loop import predict
     from tokenphormer.training.settings import Config
 
-    graph, cpu = load_graph(folder / "graph"), torch.device("cpu")
-    split = graph.splits[0]
+    graph, cpu, out = load_graph(folder / "graph"), torch.device("cpu"), folder / f"run-{labelled}"
+    shutil.rmtree(out, ignore_errors=True)
+    given = graph.splits[0]
+    split = Split(given.train[:labelled], given.val[:labelled], given.test[:labelled], name="given")
     config = Config().replace(CONFIG | {"max_epochs": epochs})
     guess = estimate(graph, split, config, cpu)
+    row["labelled"], row["epochs"] = len(split.train), epochs
     row["estimated_mb"], row["estimated_epoch_seconds"] = guess.host_bytes >> 20, round(guess.epoch_seconds, 2)
     with watched(row):
-        fitted = fit_tokenphormer(graph, split, config, cpu)
-        row["epoch_seconds"] = round(float(np.mean([e["seconds"] for e in fitted.progress.history])), 2)
-        began = time.perf_counter()
-        found = predict(fitted.method, split.test, config, cpu).argmax(axis=1)
-        row["predicted_a_second"] = round(len(split.test) / (time.perf_counter() - began))
-    row["epochs"] = epochs
-    row["test_accuracy"] = round(float(np.mean(found == graph.y[split.test])), 4)
+        summary = train_run(graph, str(folder / "graph"), split, config, out, cpu)
+    history = [json.loads(line) for line in (out / "seeds" / "0" / "history.jsonl").read_text().splitlines()]
+    row["epoch_seconds"] = round(float(np.mean([epoch["seconds"] for epoch in history])), 3)
+    row["test_accuracy"] = round(summary.test_accuracy[0], 4)
+
+
+def step_predict(folder: Path, row: Row, labelled: int, predicted: int) -> None:
+    """What `tokenphormer predict RUN GRAPH --nodes F --out F.parquet` does, for nodes drawn at random."""
+    from tokenphormer.evaluation.runs import predict_run
+    from tokenphormer.graph.disk import open_graph
+
+    out, ids = folder / "predictions.parquet", folder / "ids.txt"
+    nodes = np.random.default_rng(0).permutation(open_graph(folder / "graph").num_nodes)[:predicted]
+    ids.write_text("".join(f"{node}\n" for node in nodes))
+    with watched(row):
+        predict_run(folder / f"run-{labelled}", str(folder / "graph"), out, ids, "cpu", False, True)
+    row["predicted"] = len(nodes)
+    row["predicted_a_second"] = round(len(nodes) / row["seconds"])
+    row["disk_mb"] = out.stat().st_size >> 20
+
+
+# ---------------------------------------------------------------- growth
+
+WHOLE = {"generate": "generate", "convert-parquet": "convert", "hops": "hop features"}
+"""Steps that go through the whole graph."""
+EACH = {"walks": "walks", "train": "an epoch", "predict": "prediction"}
+"""Steps whose work is the nodes asked for, on a graph of any size."""
+COLOURS = (BLUE, ORANGE, GREEN)
+
+
+def latest(rows: list[Row], step: str) -> list[Row]:
+    """The last row of a step for each number of nodes, smallest graph first, all with the same work."""
+    work = [(row.get("labelled"), row.get("predicted")) for row in rows if row["step"] == step]
+    common = max(work, key=work.count)
+    chosen = {row["nodes"]: row for row in rows if row["step"] == step and (row.get("labelled"), row.get("predicted")) == common}
+    return [chosen[nodes] for nodes in sorted(chosen)]
+
+
+def plot(results: Path, out: Path) -> None:
+    """Draw time and memory of the steps against the number of nodes."""
 
 
 # ---------------------------------------------------------------- all of them
 
 
-def steps(folder: Path, model: BlockModel, memory: int, epochs: int) -> dict[str, Callable[[Row], None]]:
+def steps(
+    folder: Path, model: BlockModel, memory: int, labelled: int, epochs: int, predicted: int
+) -> dict[str, Callable[[Row], None]]:
     return {
         "generate": lambda row: step_generate(folder, model, memory, row),
         "convert-csv": lambda row: step_convert(folder, "csv", memory, row),
@@ -212,7 +252,8 @@ def steps(folder: Path, model: BlockModel, memory: int, epochs: int) -> dict[str
         "verify": lambda row: step_verify(folder, row),
         "walks": lambda row: step_walks(folder, row),
         "hops": lambda row: step_hops(folder, row),
-        "train": lambda row: step_train(folder, row, epochs),
+        "train": lambda row: step_train(folder, row, labelled, epochs),
+        "predict": lambda row: step_predict(folder, row, labelled, predicted),
     }
 
 
@@ -223,14 +264,17 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1_000_000)
     parser.add_argument("--degree", type=int, default=20)
     parser.add_argument("--features", type=int, default=64)
+    parser.add_argument("--train", type=int, default=10_000, help="nodes of each part of the split")
     parser.add_argument("--memory", default="2GB")
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--labelled", type=int, help="nodes of each part that are used; default: all")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--predicted", type=int, default=1_000_000)
     parser.add_argument("--steps", nargs="*", help="only these")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="append the rows to this JSONL file")
     options = parser.parse_args()
-    model = BlockModel(options.nodes, options.degree, options.features)
-    known = steps(options.folder, model, parse_memory(options.memory), options.epochs)
+    model = BlockModel(options.nodes, options.degree, options.features, num_train=options.train)
+    known = steps(options.folder, model, parse_memory(options.memory), options.labelled or options.train, options.epochs, options.predicted)
     if options.step:
         row: Row = {}
         known[options.step](row)

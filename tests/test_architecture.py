@@ -38,6 +38,7 @@ ORDER = [
     "evaluation",
     "benchmark",
     "studies",
+    "tuning",
     "serve",
     "cli",
 ]

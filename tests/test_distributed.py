@@ -57,7 +57,11 @@ def torchrun(*arguments: object, size: int = 2, restarts: int = 0, **environment
 
 def environment(**changes: str) -> dict[str, str]:
     found = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    return found | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TOKENPHORMER_TIMEOUT": "60"} | changes
+    return (
+        found
+        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "TOKENPHORMER_TIMEOUT": "60"}
+        | changes
+    )
 
 
 def run(folder: Path, *arguments: object, size: int = 2, **changes: str) -> subprocess.CompletedProcess[str]:

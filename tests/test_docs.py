@@ -5,7 +5,8 @@ A page is one sitting: its blocks run from top to bottom in one folder, its Pyth
 - ```python: executed.
 - ```bash, ```sh, ```console: lines that start with `tokenphormer`, `make` or `pip` count, others are for reading
   (in a console with prompts, only lines with `$`). `tokenphormer` commands are executed, plain ones only: no pipes,
-  no variables. Targets of `make` must exist, `pip install` must be well formed.
+  no variables; one that serves is asked for its page and ended. Targets of `make` must exist, `pip install` must be
+  well formed, and so must be the names of scripts and benchmarks, also where a block is not run.
 - `<!-- not run: reason -->` above a block spares it.
 - A block that names a dataset whose files are not here is skipped, and the rest of its page with it.
 """
@@ -21,6 +22,7 @@ import sys
 import textwrap
 import time
 import tomllib
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +39,7 @@ TIMEOUT = 300
 """Seconds for one block; a page should need a few."""
 SHELLS = {"bash", "sh", "console"}
 COMMANDS = ("tokenphormer ", "python -m tokenphormer ", "make ", "pip ", "python -m pip ")
+PROGRAM = re.compile(r"\bpython (-m benchmarks\.\w+|scripts/\w+\.py)")
 FENCE = re.compile(r"^ *(```+|~~~+) *(\w*)")
 NOT_RUN = re.compile(r"^ *<!-- *not run: *(\S.*?) *-->$")
 
@@ -128,8 +131,26 @@ def check_command(command: list[str], folder: Path) -> None:
         for word in arguments:
             assert not re.search(r"^[|&;<>]|[$`]", word), f"{word!r}: write a plain command, without the shell's signs"
         line = [sys.executable, "-m", "tokenphormer", *arguments]
+        if arguments[0] == "serve":
+            check_serving([*line, "--port", "0"], folder)
+            return
         done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         assert done.returncode == 0, f"{shlex.join(command)} ended with {done.returncode}\n{done.stderr}"
+
+
+def check_serving(line: list[str], folder: Path) -> None:
+    """Start a server, ask for its page, and end it."""
+    with subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        try:
+            assert server.stdout is not None
+            said = [next(server.stdout, ""), next(server.stdout, "")]
+            assert said[1] == "ready\n", "".join(said)
+            address = re.search(r"http://\S+", said[0])
+            assert address, said[0]
+            with urllib.request.urlopen(address[0], timeout=30) as answer:
+                assert b"<title>" in answer.read()
+        finally:
+            server.kill()
 
 
 def check_make(arguments: list[str]) -> None:
@@ -177,6 +198,7 @@ def at_most(seconds: int) -> Iterator[None]:
 PAGES = {
     str(path.relative_to(ROOT)): find_blocks(path.read_text(encoding="utf-8"))
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if "_build" not in path.parts
 }
 BLOCKS = [(page, block) for page, blocks in PAGES.items() for block in blocks]
 
@@ -209,6 +231,13 @@ def test_block(
     sitting.run_until(block)
     if reason := block.not_run or sitting.skipped:
         pytest.skip(reason)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_scripts_and_benchmarks_are_there(page: str) -> None:
+    for name in PROGRAM.findall((ROOT / page).read_text(encoding="utf-8")):
+        path = name.removeprefix("-m ").replace(".", "/") + ".py" if name.startswith("-m ") else name
+        assert (ROOT / path).is_file(), f"python {name}"
 
 
 def test_the_pages_have_blocks() -> None:
@@ -270,6 +299,7 @@ def test_blocks_are_found() -> None:
         "tokenphormer datasets > list.txt",
         "tokenphormer walks $GRAPH",
         "tokenphormer walks debian --kind random",
+        "tokenphormer serve no-such-run",
     ],
 )
 def test_wrong_commands_are_found(command: str, tmp_path: Path) -> None:

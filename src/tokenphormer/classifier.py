@@ -120,7 +120,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.history_ = fitted.progress.history
         self.fitted_ = fitted
         self.config_ = config
-        self.weights_ = fitted.method.module.state_dict()
+        self.weights_ = fitted.method.weights
         self.classes_ = np.array(graph.class_names)
         self.n_features_in_ = graph.num_features
 
@@ -229,7 +229,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             if loaded.classes_.ndim != 1:
                 raise ValueError(f"classes: expected a list, got shape {loaded.classes_.shape}")
             loaded.n_features_in_ = int(str(meta["num_features"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path}: its description is not one of this version ({error})") from error
         loaded.config_, loaded.weights_, loaded.graph_, loaded.split_ = loaded.config, weights, None, None
         loaded.sgpm_ = pretrained

@@ -189,7 +189,7 @@ def convert(
         memory=parse_memory(memory),
         directed=directed,
         half=half,
-        say=lambda text: typer.echo(text, err=True),
+        say=_say,
     )
     _say_notes(written)
     if verify:
@@ -216,7 +216,7 @@ def generate(
     from tokenphormer.graph.generators import generate as run
 
     model = BlockModel(nodes, degree, features, classes, seed, homophily, train)
-    drawn = run(model, out, memory=parse_memory(memory), half=half, say=lambda text: typer.echo(text, err=True))
+    drawn = run(model, out, memory=parse_memory(memory), half=half, say=_say)
     typer.echo(f"{out}: {drawn.num_nodes:,} nodes, {drawn.num_edges:,} edges, {drawn.num_features:,} features")
 
 
@@ -363,9 +363,85 @@ def train(
         typer.echo(json.dumps(summary.to_json() | {"graph": loaded.name, "split": chosen.name, "device": str(where)}))
         return
     typer.echo(f"{'Tokenphormer':32} {summary.accuracy_text()}")
+    if summary.calibration is not None:
+        typer.echo(summary.calibration_text())
     for name, accuracy in summary.comparison:
         typer.echo(f"{name:32} {accuracy:.2%} test accuracy on the same split")
     typer.echo(f"{sum(summary.epochs)} epochs, {summary.seconds:.1f} s; report: {folder / 'report.html'}")
+
+
+@app.command()
+def tune(
+    graph: GraphArgument,
+    trials: Annotated[int, typer.Option(help="Settings to try in all, those of earlier calls included.")] = 20,
+    timeout: Annotated[float, typer.Option(help="Begin no trial after so many seconds; 0: no limit.")] = 0.0,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write, or to go on in; default: runs/NAME-tune.")
+    ] = None,
+    split: Annotated[
+        str, typer.Option(help="stratified, two-stage, class-balanced, geom-gcn, given; auto: given if there is one.")
+    ] = "auto",
+    split_seed: Annotated[int | None, typer.Option(help="Seed of a random split, number of a fixed one.")] = None,
+    sgpm: Annotated[
+        str | None, typer.Option(help="A folder of `pretrain`, or auto: pre-train if there is none for this graph yet.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting that is not searched.")
+    ] = None,
+    device: DeviceOption = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    directed: DirectedOption = False,
+) -> None:
+    """Search settings for a graph on its validation nodes; the best become a file for `train --config`."""
+    from tokenphormer.evaluation.runs import free_folder
+    from tokenphormer.graph.datasets import load_graph
+    from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain, load_pretrained
+    from tokenphormer.training.presets import config_for, split_for
+    from tokenphormer.training.settings import Config
+    from tokenphormer.tuning import BEST
+    from tokenphormer.tuning import tune as run
+    from tokenphormer.walks.sampling import check_device, choose_device
+
+    where = check_device(choose_device(device))
+    loaded = load_graph(graph, directed=directed)
+    _say_notes(loaded)
+    fixed = Config.parse_overrides(overrides or [])
+    settings, chosen = config_for(loaded, where).replace(fixed), split_for(loaded, split, split_seed)
+    pretrained = None
+    if sgpm == "auto":
+        pretrained = find_or_pretrain(loaded, default_settings(where), where, say=_say)
+    elif sgpm is not None:
+        pretrained = load_pretrained(Path(sgpm), loaded, where)
+    found = run(
+        loaded,
+        chosen,
+        settings,
+        out or free_folder(Path("runs"), f"{loaded.name}-tune", resume=True),
+        where,
+        trials=trials,
+        timeout=timeout or float("inf"),
+        fixed=fixed,
+        sgpm=pretrained,
+        say=_say,
+    )
+    best = found.best
+    if best is None:
+        reason = found.rows[0]["reason"] if found.rows else "the time was up before the first"
+        raise InputError(f"{found.folder}: no trial could be run: {reason}")
+    if as_json:
+        about = {"folder": str(found.folder), "graph": loaded.name, "split": chosen.name, "device": str(where)}
+        result = {"trials": len(found.rows), "best": best, "default_val_accuracy": found.defaults}
+        typer.echo(json.dumps(about | result))
+        return
+    if len(found.rows) < trials:
+        _say(f"the time is up after {len(found.rows)} of {trials} trials; the same command goes on")
+    before = "did not run" if found.defaults is None else f"{found.defaults:.2%}"
+    typer.echo(f"{best['val_accuracy']:.2%} validation accuracy in trial {best['trial']}; the defaults: {before}")
+    words = ["tokenphormer", "train", graph, "--config", str(found.folder / BEST)]
+    words += ["--split", split] if split != "auto" else []
+    words += ["--split-seed", str(split_seed)] if split_seed is not None else []
+    words += ["--sgpm", sgpm] if sgpm is not None else []
+    typer.echo(f"use it with {shlex.join([*words, '--directed'] if directed else words)}")
 
 
 @app.command()
@@ -426,7 +502,7 @@ def serve(
     from tokenphormer.serve import serve as run_server
 
     settings = ServeSettings(host=host, port=port, token=token, rate=rate)
-    run_server(run, settings, device=device, source=graph, say=lambda text: typer.echo(text, err=True))
+    run_server(run, settings, device=device, source=graph, say=_say)
 
 
 @app.command()
@@ -442,56 +518,92 @@ def benchmark(
     workers: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
     minutes: Annotated[float, typer.Option(help="Begin no run after so many minutes; 0: no limit.")] = 0.0,
     merge: Annotated[list[Path] | None, typer.Option(help="Rows from elsewhere that count as done.")] = None,
+    study: Annotated[
+        str, typer.Option(help="main: methods and searches; or ablation, tokens, sgpm: runs of Tokenphormer's parts.")
+    ] = "main",
+    sgpm: Annotated[
+        bool, typer.Option("--sgpm", help="With an SGPM-token in the ablation and tokens; pre-trains what is missing.")
+    ] = False,
+    vectors: Annotated[
+        Path | None, typer.Option(help="Where a study keeps the vectors of its SGPMs; default: vectors in --out.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting of a study's SGPMs.")
+    ] = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Search and run methods on the same splits; every run becomes a row. Stop it and go on whenever you like."""
     from tokenphormer.benchmark.grid import Plan, fill
     from tokenphormer.benchmark.methods import METHODS
+    from tokenphormer.benchmark.variants import run_study
+    from tokenphormer.sgpm.pretrain_run import default_settings
+    from tokenphormer.sgpm.settings import SGPMSettings
     from tokenphormer.walks.sampling import check_device, choose_device
 
-    chosen = METHODS if models == "all" else _names(models)
-    plan = Plan(chosen, _names(datasets), splits, budget, protocol)
     where = check_device(choose_device(device))
-    limit = minutes or float("inf")
-    done = fill(
-        plan,
-        out,
-        where,
-        workers=workers,
-        minutes=limit,
-        merge=tuple(merge or []),
-        say=lambda text: typer.echo(text, err=True),
-    )
+    limit, elsewhere = minutes or float("inf"), tuple(merge or [])
+    if study == "main":
+        if sgpm or vectors or overrides:
+            raise InputError("--sgpm, --vectors, --set: are for the studies ablation, tokens and sgpm")
+        chosen = METHODS if models == "all" else _names(models)
+        plan = Plan(chosen, _names(datasets), splits, budget, protocol)
+        done = fill(plan, out, where, workers=workers, minutes=limit, merge=elsewhere, say=_say)
+    else:
+        if models != "all" or budget != 10:
+            raise InputError(f"--models, --budget: the study '{study}' has methods of its own and searches nothing")
+        plan = Plan((), _names(datasets), splits, protocol=protocol)
+        pretraining = None
+        if sgpm or study == "sgpm":
+            pretraining = default_settings(where).replace(SGPMSettings.parse_overrides(overrides or []))
+        elif vectors or overrides:
+            raise InputError("--vectors, --set: are about SGPMs; say --sgpm too")
+        done = run_study(
+            study,
+            plan,
+            out,
+            where,
+            workers=workers,
+            minutes=limit,
+            merge=elsewhere,
+            sgpm=pretraining,
+            vectors=vectors,
+            say=_say,
+        )
     typer.echo(f"{out / 'rows.jsonl'}: {done} runs added; tables: tokenphormer tables {out} --out TABLES")
 
 
 @app.command()
 def tables(
     rows: Annotated[list[Path], typer.Argument(metavar="ROWS", help="Files of rows, or folders of them.")],
-    out: Annotated[Path, typer.Option(help="The folder to write main.md, .tex, .csv and .html to.")],
-    datasets: Annotated[str, typer.Option(help="Names with commas between; default: all that have rows.")] = "",
+    out: Annotated[Path, typer.Option(help="The folder to write main.md, .tex, .csv and .html to, and the studies'.")],
+    datasets: Annotated[
+        str, typer.Option(help="Names with commas between; default: all that the main study has rows of.")
+    ] = "",
     models: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
     budget: Annotated[int, typer.Option(help="Trials that count; 0: as many as every method has had.")] = 0,
 ) -> None:
     """Make tables and a page from rows, with paired differences and the paper's figures beside ours."""
     from tokenphormer.benchmark.methods import METHODS
     from tokenphormer.benchmark.rows import read_rows
-    from tokenphormer.benchmark.tables import cell_results, write_tables
+    from tokenphormer.benchmark.study_tables import write_studies
+    from tokenphormer.benchmark.tables import cell_results, main_datasets, write_tables
 
-    read = read_rows(rows, lambda text: typer.echo(text, err=True))
-    found = _names(datasets) if datasets else tuple(dict.fromkeys(row["dataset"] for row in read))
-    if not found:
-        raise InputError("there are no rows to make a table of")
+    read = read_rows(rows, _say)
+    found = _names(datasets) or main_datasets(read)
     cells = cell_results(read, found, METHODS if models == "all" else _names(models), budget or None)
-    for path in write_tables(cells, out):
+    wanted = [row for row in read if not datasets or row["dataset"] in found]
+    written = [*(write_tables(cells, out) if cells else ()), *write_studies(wanted, out, _say)]
+    if not written:
+        raise InputError("there are no rows to make a table of")
+    for path in written:
         typer.echo(str(path))
 
 
 @app.command()
 def leaks(
     datasets: Annotated[
-        str, typer.Option(help="Names with commas between; default: every dataset on disk.")
-    ] = "debian",
+        str, typer.Option(help="Names with commas between; default: every dataset whose files are here.")
+    ] = "",
     splits: Annotated[int, typer.Option(help="How many of the reported splits to look at.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a line a split.")] = False,
 ) -> None:
@@ -501,8 +613,11 @@ def leaks(
     from tokenphormer.benchmark.grid import Plan
     from tokenphormer.benchmark.leaks import find_leaks
     from tokenphormer.benchmark.running import dataset, split_of
+    from tokenphormer.graph.datasets import DATASETS
+    from tokenphormer.graph.raw_files import data_root, missing_files
 
-    plan, fine = Plan((), _names(datasets), splits), True
+    here = tuple(name for name in DATASETS if not missing_files(DATASETS[name], data_root()))
+    plan, fine = Plan((), _names(datasets) or here, splits), True
     for name in plan.datasets:
         graph = dataset(name)
         for number in range(splits):
@@ -540,6 +655,10 @@ def _folder(out: Path | None, name: str, resume: bool, device: torch.device) -> 
     if out is None and distributed.may_restart():
         raise InputError("--out: with --max-restarts the folder needs a name, by which it is found again")
     return out or Path(distributed.text_of_first(str(free_folder(Path("runs"), name, resume)), device))
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import secrets
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError, ResourceError
+
+LOCK = ".lock"
 
 
 @contextmanager
@@ -20,7 +26,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path}: is a folder; expected the name of a file to write")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    temporary = partial_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -32,6 +38,81 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # where it could not even be made, the reason is on its way already
             temporary.unlink(missing_ok=True)
+
+
+def partial_path(path: Path) -> Path:
+    """A new hidden name beside `path` for what is not whole yet; what a kill leaves behind is told by it.
+
+    Drawn, not numbered: processes in containers, or on hosts that share a disk, may have the same number.
+    """
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a name is one that `partial_path` gives: of something that was being written."""
+    return path.name.startswith(".") and path.name.endswith(".partial")
+
+
+@contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """Hold a folder that is to be written, made if need be; a second process that wants it is refused.
+
+    The lock is the system's and ends with the process, however that ends. Where the system or the disk has no locks
+    there is none. A folder that is empty at the end is removed.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; expected the name of a folder to write")
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    path = folder / LOCK
+
+    def take() -> BinaryIO | None:
+        """The lock's file, locked; None if its holder removed it, or the folder, in this moment."""
+        with suppress(FileNotFoundError, FileExistsError):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = path.open("ab")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                raise InputError(
+                    f"{folder}: another process is writing it; wait for its end, or name another"
+                ) from None
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                    file.close()
+                    raise
+                return file
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    return file
+            file.close()
+        return None
+
+    try:
+        file = next(filter(None, (take() for _ in range(1000))), None)
+        if file is None:
+            raise ResourceError(f"cannot write {folder}: it comes and goes")
+    except OSError as error:
+        raise ResourceError(f"cannot write {folder}: {error.strerror or error}") from error
+    with file:
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # not empty, as a rule
+                path.unlink()
+                folder.rmdir()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A JSON value; ValueError for what is none, and for what is nested deeper than Python can follow."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("brackets within brackets without end") from error
 
 
 def load_arrays(path: str | Path, required: Sequence[str] = ()) -> dict[str, NDArray[np.generic]]:

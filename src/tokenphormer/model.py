@@ -7,6 +7,7 @@ Shapes: B nodes in a batch, T tokens a node, h hidden channels.
 from __future__ import annotations
 
 import importlib.util
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tokenphormer.errors import InputError
 from tokenphormer.tokens import TokenBatch
@@ -21,6 +23,8 @@ from tokenphormer.tokens.operators import FeatureRows
 
 FLASH_LIMIT = 256
 """Channels of a head up to which torch has a fused attention; wider heads are faster as plain products."""
+BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""torch's attentions, cuDNN's left out: it plans for 0.3 s for every new size of a batch or sentence."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +221,9 @@ class EncoderLayer(nn.Module):
             return attended
         split = qkv.view(B, T, 3, self.num_heads, width // 3 // self.num_heads)
         q, k, v = split.permute(2, 0, 3, 1, 4)  # each (B, heads, T, d)
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=drop).transpose(1, 2).reshape(B, T, width // 3)
+        with sdpa_kernel(BACKENDS) if qkv.is_cuda else nullcontext():
+            attended = F.scaled_dot_product_attention(q, k, v, dropout_p=drop)
+        return attended.transpose(1, 2).reshape(B, T, width // 3)
 
 
 def dropout(x: Tensor, share: float) -> Tensor:

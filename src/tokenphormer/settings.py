@@ -23,6 +23,8 @@ import yaml
 from tokenphormer.errors import InputError
 
 MAX_INT = 2**63 - 1
+LONGEST = 1 << 15
+"""Characters; all settings take some two thousand, and PyYAML's time can grow with the square."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Settings:
     def from_yaml(cls, path: str | Path) -> Self:
         """Read a YAML file of settings; what it does not name keeps its default."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            with Path(path).open(encoding="utf-8") as file:
+                text = file.read(LONGEST + 1)
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: cannot be read ({error})") from error
         values = _read(str(path), text)
@@ -94,6 +97,8 @@ class Settings:
 
 
 def _read(name: str, text: str) -> Any:
+    if len(text) > LONGEST:
+        raise InputError(f"{name}: longer than the {LONGEST:,} characters that settings may have")
     try:
         return yaml.safe_load(text)
     # Besides its own errors, PyYAML lets out those of dates, huge numbers, odd tags and deep nesting.

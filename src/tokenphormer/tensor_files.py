@@ -10,7 +10,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from tokenphormer.errors import InputError, ResourceError
-from tokenphormer.files import atomic_path
+from tokenphormer.files import atomic_path, parse_json
 from tokenphormer.hashing import digest
 
 FORMAT = 1
@@ -44,10 +44,10 @@ def load_tensors(path: str | Path, content: bytes | None = None) -> tuple[dict[s
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
         else:
             size = int.from_bytes(content[:8], "little")
-            metadata = json.loads(content[8 : 8 + size]).get("__metadata__", {})
+            metadata = parse_json(content[8 : 8 + size]).get("__metadata__", {})
             tensors = load(content)
         expected, _, text = metadata["tokenphormer"].partition(" ")
-        meta = json.loads(text)
+        meta = parse_json(text)
         changed = _hash(tensors, text) != expected
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a readable file of weights, perhaps truncated ({error})") from error

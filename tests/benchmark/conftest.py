@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tests.tiny import tiny_graph
-from tokenphormer.benchmark import grid, running
+from tokenphormer.benchmark import grid, running, sgpm_study, variants
 from tokenphormer.graph import Graph
 from tokenphormer.graph.splits import Split, stratified_split
 
@@ -19,6 +19,6 @@ def tiny_datasets(monkeypatch: pytest.MonkeyPatch) -> Graph:
     drawn = [stratified_split(graph.y, 1000 + number, train=0.48, val=0.32) for number in range(10)]
     fixed = tuple(Split(s.train, s.val, s.test, name=f"geom-gcn-{number}") for number, s in enumerate(drawn))
     graph = dataclasses.replace(graph, splits=fixed)
-    for module in (grid, running):
+    for module in (grid, running, sgpm_study, variants):
         monkeypatch.setattr(module, "dataset", lambda name: graph)
     return graph

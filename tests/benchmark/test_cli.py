@@ -10,12 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.benchmark.fakes import Inline, fake_run, make_row, trial, use
+from tests.benchmark.fakes import CPU, Inline, fake_run, make_row, trial, use
+from tests.benchmark.test_variants import fake_pretraining
 from tests.test_cli import Cli, assert_refused, cli
-from tokenphormer.benchmark import running
+from tokenphormer.benchmark import running, variants
 from tokenphormer.benchmark.methods import METHODS
-from tokenphormer.benchmark.rows import append_row, read_rows
+from tokenphormer.benchmark.rows import Row, append_row, read_rows
+from tokenphormer.benchmark.sgpm_study import Pretraining
 from tokenphormer.graph import Graph
+from tokenphormer.graph.datasets import DATASETS
+from tokenphormer.graph.raw_files import missing_files
+from tokenphormer.sgpm.settings import SMALL as SMALL_SGPM
+from tokenphormer.sgpm.settings import SGPMSettings
 
 __all__ = ["cli"]  # the fixture
 
@@ -92,6 +98,68 @@ def test_a_truncated_last_line_and_another_format_are_said_and_kept(here: Cli) -
     assert len(read_rows([Path("rows")])) == 10
 
 
+# ---------------------------------------------------------------- studies
+
+STUDY = ("--datasets", "cora", "--splits", 2, "--device", "cpu", "--out", "rows")
+
+
+def test_studies_from_nothing_to_tables(here: Cli) -> None:
+    answer = here("benchmark", "--study", "ablation", *STUDY)
+    assert answer.code == 0, answer
+    assert answer.out == "rows/rows.jsonl: 14 runs added; tables: tokenphormer tables rows --out TABLES\n"
+    assert answer.err.startswith("cora tokenphormer ablation: all tokens, split 0: 0.")
+    assert "0 runs added" in here("benchmark", "--study", "ablation", *STUDY).out
+    assert "92 runs added" in here("benchmark", "--study", "tokens", *STUDY).out
+    answer = here("tables", "rows", "--out", "tables")
+    names = ["ablation.md", "ablation.tex", "ablation.csv", "tokens.csv", "tokens.png", "tokens.svg"]
+    assert answer.out.splitlines() == [f"tables/{name}" for name in names]  # and no main table of nothing
+    assert "8 runs added" in here("benchmark", *SMALL, "--out", "rows").out
+    assert here("tables", "rows", "--out", "tables").out.splitlines()[:4] == [
+        f"tables/main.{form}" for form in ("md", "tex", "csv", "html")
+    ]
+    assert "| method | cora |" in Path("tables/main.md").read_text(encoding="utf-8")
+
+
+def test_a_study_with_an_sgpm(here: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def pretrained(job: Pretraining, device: object) -> Row:
+        asked.append(job)
+        return fake_pretraining(job, CPU)
+
+    monkeypatch.setattr(variants, "pretrain_for_study", pretrained)
+    answer = here("benchmark", "--study", "sgpm", *STUDY, "--vectors", "kept", "--set", "epochs=3")
+    assert "7 runs added" in answer.out, answer
+    (job,) = asked
+    assert job.settings == SGPMSettings().replace(SMALL_SGPM | {"epochs": 3})
+    assert job.folder == Path("kept").resolve()
+    answer = here("benchmark", "--study", "ablation", "--sgpm", *STUDY, "--vectors", "kept", "--set", "epochs=3")
+    assert "16 runs added" in answer.out, answer
+    assert len(asked) == 1
+    answer = here("tables", "rows", "--out", "tables")
+    assert "tables/sgpm.md" in answer.out.splitlines(), answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--study", "albation"), "--study albation: expected main, ablation, tokens or sgpm"),
+        (("--study", "ablation", "--models", "gcn"), "--models, --budget: the study 'ablation' has methods of its own"),
+        (("--study", "tokens", "--budget", 3), "--models, --budget: the study 'tokens' has methods of its own"),
+        (("--study", "tokens", "--vectors", "kept"), "--vectors, --set: are about SGPMs; say --sgpm too"),
+        (("--study", "sgpm", "--set", "epoch=3"), "--set: 'epoch' is no setting; nearest: epochs"),
+        (("--sgpm",), "--sgpm, --vectors, --set: are for the studies"),
+        (("--study", "ablation", "--merge", "nowhere"), "nowhere: no such file or folder of rows"),
+        (("--study", "ablation", "--datasets", "corra"), "'corra' is no dataset; nearest: cora"),
+        (("--study", "ablation", "--splits", 0), "--splits 0: expected 1 to 100"),
+        (("--study", "ablation", "--workers", 0), "--workers 0: expected at least 1"),
+    ],
+)
+def test_bad_input_of_a_study(here: Cli, arguments: tuple[object, ...], message: str) -> None:
+    assert_refused(here("benchmark", *STUDY, *arguments), 2, message)
+    assert not Path("rows").exists()
+
+
 def test_tables_of_no_rows(cli: Cli) -> None:
     assert_refused(cli("tables", "nowhere", "--out", "tables"), 2, "nowhere: no such file or folder of rows")
     Path("empty").mkdir()
@@ -124,6 +192,18 @@ def test_leaks_for_people_and_for_programs(cli: Cli, tiny_datasets: Graph) -> No
     (line,) = cli("leaks", "--datasets", "cora", "--splits", 1, "--json").out.splitlines()
     assert json.loads(line)["label_columns"] == 0
     assert_refused(cli("leaks", "--datasets", "core"), 2, "'core' is no dataset; nearest: cora")
+
+
+def test_leaks_of_every_dataset_that_is_here(
+    cli: Cli, tiny_datasets: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENPHORMER_DATA", str(tmp_path / "none"))
+    here = [name for name in DATASETS if not missing_files(DATASETS[name], tmp_path / "none")]
+    assert "debian" in here
+    answer = cli("leaks", "--splits", 1, "--json")
+    assert len(answer.out.splitlines()) == len(here), answer
+    monkeypatch.setitem(DATASETS, "debian-2", DATASETS["debian"])
+    assert len(cli("leaks", "--splits", 1, "--json").out.splitlines()) == len(here) + 1
 
 
 def test_a_leak_is_an_exit_code(cli: Cli, tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,72 +1,57 @@
-"""The SGPM study: the same splits with every kind of vector and without, each once."""
+"""Pre-training for the studies: vectors of every kind and one row, on a graph of a few dozen nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from tests.benchmark.fakes import CPU, Inline, fake_run, use
+from tests.benchmark.fakes import CPU
 from tokenphormer.benchmark import sgpm_study as module
-from tokenphormer.benchmark.rows import Row, origin, read_rows, row_key
-from tokenphormer.benchmark.running import Job
+from tokenphormer.benchmark.sgpm_study import Pretraining, pretrain_for_study
+from tokenphormer.errors import ResourceError
 from tokenphormer.graph import Graph
 from tokenphormer.sgpm import SGPMSettings
+from tokenphormer.sgpm.pretrained import VECTOR_KINDS
 
-SETTINGS = SGPMSettings(seed=4)
-
-
-def fake_pretraining(name: str, settings: SGPMSettings, folder: Path, device: object) -> Row:
-    row = {"kind": "pretrain", "study": "sgpm", "model": "sgpm", "dataset": name, "config_hash": settings.hash}
-    history = [{"val_accuracy": 0.5}]
-    row |= {"seed": settings.seed, "status": "done", "history": history, "bigram_accuracy": 0.1, "seconds": 1.0}
-    return row | origin()
+SMALL = SGPMSettings(
+    train_sentences=2, val_sentences=1, hidden_channels=8, num_layers=1, num_heads=1, epochs=2, batch_size=64
+)
 
 
-@pytest.fixture
-def study(tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[Row]]:
-    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda *_: Inline())
-    monkeypatch.setattr(module, "pretrain_for_study", fake_pretraining)
-
-    def run(job: Job, device: Any) -> Row:
-        return fake_run(job, device)
-
-    use(monkeypatch, Inline(), run)
-
-    def call(splits: int) -> list[Row]:
-        module.sgpm_study(
-            ("cora", "photo"),
-            SETTINGS,
-            tmp_path / "out",
-            CPU,
-            scratch=tmp_path / "scratch",
-            splits=splits,
-            kinds=("a", "b"),
-        )
-        return read_rows([tmp_path / "out"])
-
-    return call
+def test_vectors_and_a_row(tiny_datasets: Graph, tmp_path: Path) -> None:
+    job = Pretraining("cora", SMALL, tmp_path / "vectors")
+    assert not job.done
+    row = pretrain_for_study(job, CPU)
+    assert job.done
+    assert sorted(path.name for path in job.folder.iterdir()) == sorted(job.file(kind).name for kind in VECTOR_KINDS)
+    for kind in VECTOR_KINDS:
+        assert np.load(job.file(kind), allow_pickle=False).shape == (tiny_datasets.num_nodes, 8)
+    json.dumps(row)
+    about = (row["kind"], row["study"], row["model"], row["dataset"], row["config_hash"], row["status"])
+    assert about == ("pretrain", "sgpm", "sgpm", "cora", SMALL.hash, "done")
+    assert row["val_accuracy"] == row["history"][-1]["val_accuracy"]
+    assert len(row["history"]) == 2
+    assert 0 <= row["bigram_accuracy"] <= 1
+    assert row["chance"] == 1 / tiny_datasets.num_nodes
 
 
-def test_every_split_with_and_without(study: Callable[..., list[Row]]) -> None:
-    rows = study(2)
-    assert [row["dataset"] for row in rows if row["kind"] == "pretrain"] == ["cora", "photo"]
-    finals = [row for row in rows if row["kind"] == "final"]
-    found = [(row["dataset"], row["split"], row.get("sgpm", "")) for row in finals]
-    kinds = ("", f"a {SETTINGS.hash}", f"b {SETTINGS.hash}")
-    assert sorted(found) == sorted(
-        (name, split, kind) for name in ("cora", "photo") for split in (0, 1) for kind in kinds
-    )
-    assert {row["study"] for row in rows} == {"sgpm"}
-    assert len({row["config_hash"] for row in finals}) == 1  # the token alone makes the difference
+def test_a_token_names_its_file_and_its_making(tmp_path: Path) -> None:
+    job = Pretraining("cora", SMALL, tmp_path)
+    file, _, made = job.token("static").partition("|")
+    assert Path(file) == job.file("static")
+    assert made == f"static {SMALL.hash}"
+    assert job.file("static") != Pretraining("cora", SMALL.replace({"seed": 1}), tmp_path).file("static")
 
 
-def test_gone_on_with_nothing_is_doubled(study: Callable[..., list[Row]], tmp_path: Path) -> None:
-    first = study(1)
-    rows = study(2)
-    assert len(first) == 2 + 2 * 3
-    assert len(rows) == 2 + 4 * 3
-    assert len({row_key(row) for row in rows}) == len(rows)
-    assert len((tmp_path / "out" / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == len(rows)
+def test_no_memory_is_one_line(tiny_datasets: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+
+    monkeypatch.setattr(module.Pretrainer, "run", full)
+    with pytest.raises(ResourceError, match=r"pre-training on cora: CUDA out of memory\.; use fewer workers"):
+        pretrain_for_study(Pretraining("cora", SMALL, tmp_path / "vectors"), CPU)
+    assert not (tmp_path / "vectors").exists()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_rel
+from scipy.stats import ttest_1samp, ttest_rel
 
 from tests.benchmark.fakes import make_row, trial
 from tokenphormer.benchmark.methods import METHODS
@@ -21,7 +21,9 @@ from tokenphormer.benchmark.tables import (
     csv_text,
     difference_text,
     latex,
+    main_datasets,
     markdown,
+    mean_interval,
     notes,
     paired_difference,
     write_tables,
@@ -69,11 +71,11 @@ def test_mean_std_and_costs_by_hand(rows: list[Row]) -> None:
     assert cell.preprocessing_seconds == pytest.approx(0.5)
     assert cell.memory_mb == pytest.approx(9.0)
     assert cell.paper == (91.20, 0.47)
-    assert cell.difference is None
+    assert not cell.differences
 
 
 def test_the_paired_difference_by_hand(rows: list[Row]) -> None:
-    gap = one(cell_results(rows, ("cora",), METHODS_HERE), "gcn").difference
+    gap = one(cell_results(rows, ("cora",), METHODS_HERE), "gcn").differences["tokenphormer"]
     assert gap is not None
     # Differences −10, −4, 5: mean −3; deviations −7, −1, 8; √(114 / 2 / 3) = 4.3589; Student's t for 2 is 4.30265.
     assert gap[0] == pytest.approx(-3.0)
@@ -90,6 +92,13 @@ def test_the_paired_difference_is_scipys(count: int) -> None:
     assert found == pytest.approx(((mine - theirs).mean(), interval.low, interval.high))
 
 
+def test_the_interval_of_a_mean_is_scipys() -> None:
+    values = [80.0, 90.0, 85.0, 81.0]
+    interval = ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert mean_interval(values) == pytest.approx((84.0, interval.low, interval.high))
+    assert mean_interval([1.0]) is None
+
+
 def test_only_splits_that_both_ran_on_are_paired() -> None:
     found = paired_difference({0: 1.0, 1: 2.0, 5: 99.0}, {1: 1.0, 0: 1.0, 7: 0.0})
     assert found is not None
@@ -100,13 +109,13 @@ def test_only_splits_that_both_ran_on_are_paired() -> None:
 
 def test_one_split_has_no_spread_and_no_interval() -> None:
     cells = cell_results(cell_rows("gcn", [0.7]) + cell_rows("tokenphormer", [0.8]), ("cora",), METHODS_HERE)
-    assert (one(cells, "gcn").std, one(cells, "gcn").difference) == (None, None)
+    assert (one(cells, "gcn").std, one(cells, "gcn").differences) == (None, {})
     assert "| GCN | 70.00 (1) <sup>re-run</sup>; *87.33 ± 0.38* <sup>from the paper</sup> |" in markdown(cells)
 
 
 def test_without_the_reference_there_are_no_differences() -> None:
     cells = cell_results(cell_rows("gcn", [0.7, 0.8]), ("cora",), ("gcn", "mlp"))
-    assert one(cells, "gcn").difference is None
+    assert one(cells, "gcn").differences == {}
     assert "Paired" not in markdown(cells) + latex(cells)
 
 
@@ -199,6 +208,7 @@ def test_other_studies_and_datasets_stay_out(rows: list[Row]) -> None:
     assert cell_results([*others, strange, *rows], ("cora",), METHODS_HERE) == cell_results(
         rows, ("cora",), METHODS_HERE
     )
+    assert main_datasets([strange | {"dataset": "photo"}, *others, *rows]) == ("cora", "dblp")
 
 
 def test_a_split_must_be_the_same_in_all_rows(rows: list[Row]) -> None:
@@ -317,6 +327,6 @@ def test_the_tables_that_are_kept_are_those_of_the_rows_that_are_kept() -> None:
     if not (experiments / "tables" / "main.md").exists():
         pytest.skip("there are no kept tables here")
     kept = read_rows([experiments / "rows"])
-    cells = cell_results(kept, tuple(dict.fromkeys(row["dataset"] for row in kept)))
+    cells = cell_results(kept, main_datasets(kept))
     assert (experiments / "tables" / "main.md").read_text(encoding="utf-8") == markdown(cells)
     assert (experiments / "tables" / "main.tex").read_text(encoding="utf-8") == latex(cells)

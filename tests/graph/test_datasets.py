@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import pickle
@@ -328,13 +329,27 @@ def test_rows_of_an_empty_root(tmp_path: Path) -> None:
 
 
 def test_a_download_moves_into_place_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "Amazon/Photo/raw/amazon_electronics_photo.npz"
+
     def download(dataset: Dataset, folder: Path) -> None:
         write_photo(folder)
+        known = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        monkeypatch.setattr(raw_files, "known_hashes", lambda: {name: known})
 
     monkeypatch.setattr(raw_files, "download", download)
     assert load_graph("photo", root=tmp_path / "new").num_nodes == 3
     files = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
     assert files == ["new/Amazon/Photo/raw/amazon_electronics_photo.npz"]
+
+
+def test_a_download_that_is_another_file_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An `.npz` that a user puts there may be another one; one that came over the network may not."""
+    monkeypatch.setattr(raw_files, "download", lambda dataset, folder: write_photo(folder))
+    with pytest.raises(InputError, match=r"SHA-256 is .*what was downloaded is corrupt or another version"):
+        load_graph("photo", root=tmp_path)
+    assert listing(tmp_path) == []
+    monkeypatch.setenv("TOKENPHORMER_UNVERIFIED", "1")
+    assert load_graph("photo", root=tmp_path).num_nodes == 3
 
 
 def test_a_bad_download_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scipy.stats import t as student_t
-
 from tokenphormer.benchmark.methods import entry
-from tokenphormer.benchmark.tables import CellResult, axes_of, compared_methods, difference_text, notes
+from tokenphormer.benchmark.tables import (
+    REFERENCES,
+    CellResult,
+    axes_of,
+    compared_methods,
+    difference_text,
+    half_width,
+    notes,
+)
 from tokenphormer.evaluation import html, plots
 from tokenphormer.evaluation.report import page
 
@@ -29,9 +35,14 @@ def html_page(cells: list[CellResult]) -> str:
     paper = [[entry(m).title, *(_paper(at[m, c]) for c in columns)] for m in printed]
     if printed:
         body.append(html.table("The same from the paper, on splits that cannot be had", head, paper))
-    gaps = [[entry(m).title, *(difference_text(at[m, c].difference) for c in columns)] for m in compared_methods(cells)]
-    if gaps:
-        body.append(html.table("Paired difference to Tokenphormer and its 95 % interval", head, gaps))
+    for reference in REFERENCES:
+        gaps = [
+            [entry(m).title, *(difference_text(at[m, c].differences.get(reference)) for c in columns)]
+            for m in compared_methods(cells, reference)
+        ]
+        if gaps:
+            title = f"Paired difference to {entry(reference).title} and its 95 % interval"
+            body.append(html.table(title, head, gaps))
     body.append("<ul>" + "".join(f"<li>{html.text(line)}</li>" for line in notes(cells)) + "</ul>")
     for number, name in enumerate(columns):
         ran = sorted((c for c in cells if c.column == name and c.mean is not None), key=lambda c: -(c.mean or 0.0))
@@ -60,9 +71,7 @@ def accuracy_plot(cells: list[CellResult]) -> Figure:
     figure = plots.new_figure(plots.WIDTH, 0.9 + 0.22 * len(cells))
     axes = figure.subplots()
     for place, cell in enumerate(cells):
-        half = 0.0
-        if cell.std is not None:
-            half = float(student_t.ppf(0.975, cell.n - 1)) * cell.std / cell.n**0.5
+        half = 0.0 if cell.std is None else half_width(cell.std, cell.n)
         colour = plots.ORANGE if cell.method in OURS else plots.BLUE
         axes.errorbar(cell.mean or 0.0, -place, xerr=half, fmt="o", color=colour, markersize=4, linewidth=1.2)
     names = [f"{entry(cell.method).title}  {number}" for number, cell in enumerate(cells, start=1)]

@@ -38,6 +38,20 @@ _HETEROPHILOUS: dict[str, tuple[Figure, ...]] = {
     "nagphormer": ((56.22, 8.08), (63.51, 6.53), (34.33, 0.94)),
     "tokenphormer": ((76.22, 2.13), (86.17, 2.30), (37.01, 0.83)),
 }
+_ABLATION: dict[str, tuple[Figure, ...]] = {
+    "all tokens": _MAIN["tokenphormer"],
+    "without SGPM-token": ((90.33, 0.30), (79.85, 1.00), (91.75, 0.50), (95.61, 0.47), (84.42, 0.41), (89.38, 0.46)),
+    "without walk-tokens": ((88.37, 1.23), (79.70, 0.71), (92.24, 0.35), (94.81, 0.44), (83.93, 0.16), (89.60, 0.35)),
+    "without hop-tokens": ((90.73, 0.34), (80.19, 2.32), (91.97, 0.71), (95.80, 0.30), (85.01, 0.16), (89.35, 0.36)),
+    "only uniform walks": ((90.41, 0.56), (80.69, 0.49), (92.07, 0.77), (95.83, 0.32), (84.90, 0.39), (89.33, 0.39)),
+    "only non-backtracking walks": (
+        (89.72, 0.36), (80.03, 0.90), (92.27, 0.53), (95.74, 0.41), (84.86, 0.25), (89.26, 0.45),
+    ),
+    "only jump walks": ((90.80, 0.66), (80.92, 0.50), (92.38, 0.70), (95.61, 0.38), (84.70, 0.44), (89.50, 0.36)),
+    "only non-backtracking jump walks": (
+        (89.63, 0.64), (80.56, 0.74), (92.09, 0.39), (96.00, 0.31), (84.71, 0.35), (89.36, 0.35),
+    ),
+}  # fmt: skip
 
 
 def paper_figure(method: str, dataset: str) -> Figure:
@@ -46,3 +60,8 @@ def paper_figure(method: str, dataset: str) -> Figure:
         if dataset in datasets and method in table:
             return table[method][datasets.index(dataset)]
     return None
+
+
+def paper_ablation(name: str, dataset: str) -> Figure:
+    """Mean and standard deviation of a row of the paper's ablation, in percent."""
+    return _ABLATION[name][MAIN_DATASETS.index(dataset)] if dataset in MAIN_DATASETS else None

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tokenphormer.errors import InputError, ResourceError
+from tokenphormer.files import parse_json
 
 FORMAT = 1
 """Raised when rows of before and after must not be mixed in one table."""
@@ -85,10 +86,11 @@ def read_rows(paths: Iterable[Path], say: Callable[[str], None] = lambda _: None
 
 def _parse(line: bytes) -> Row | None:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError:  # bytes that are no text, too
         return None
-    return row if isinstance(row, dict) else None
+    fine = isinstance(row, dict) and not any(isinstance(row.get(name), dict | list) for name in KEY)
+    return row if fine else None
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,10 @@ from tokenphormer.errors import InputError
 from tokenphormer.files import atomic_path
 from tokenphormer.graph.datasets import DATASETS
 
-REFERENCE = "tokenphormer"
+REFERENCES = ("tokenphormer", "tokenphormer+")
+"""What every method is compared with, split by split."""
 Difference = tuple[float, float, float]
+"""A mean and the ends of its 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ class CellResult:
     n: int = 0
     trials: int = 0
     """Of the search that chose the settings."""
-    difference: Difference | None = None
-    """Mean paired difference to the reference on the splits both ran on, and its 95 % interval."""
+    differences: Mapping[str, Difference] = field(default_factory=dict)
+    """For each reference, the mean paired difference to it on the splits both ran on, and its 95 % interval."""
     paper: tuple[float, float] | None = None
     seconds: float | None = None
     """Of a whole run, preprocessing included; the mean over splits."""
@@ -58,15 +61,32 @@ class CellResult:
         return self.dataset if usual else f"{self.dataset}, {self.protocol}"
 
 
+Cells = Mapping[tuple[str, str], CellResult]
+"""By method and column."""
+
+
+def half_width(std: float, n: int) -> float:
+    """Half of the 95 % interval of a mean of n numbers by Student's t, from their sample standard deviation."""
+    return float(student_t.ppf(0.975, n - 1) * std / np.sqrt(n))
+
+
+def mean_interval(values: Sequence[float]) -> Difference | None:
+    """The mean of some numbers and its 95 % interval by Student's t; None below two numbers."""
+    if len(values) < 2:
+        return None
+    mean, half = float(np.mean(values)), half_width(float(np.std(values, ddof=1)), len(values))
+    return mean, mean - half, mean + half
+
+
 def paired_difference(mine: dict[int, float], theirs: dict[int, float]) -> Difference | None:
     """Mean of mine − theirs over the splits both have, and its 95 % interval by Student's t; None below two splits."""
-    both = sorted(mine.keys() & theirs.keys())
-    if len(both) < 2:
-        return None
-    gaps = np.array([mine[split] - theirs[split] for split in both])
-    half = float(student_t.ppf(0.975, len(gaps) - 1)) * float(gaps.std(ddof=1)) / len(gaps) ** 0.5
-    mean = float(gaps.mean())
-    return mean, mean - half, mean + half
+    return mean_interval([mine[split] - theirs[split] for split in sorted(mine.keys() & theirs.keys())])
+
+
+def main_datasets(rows: list[Row]) -> tuple[str, ...]:
+    """The datasets that the main study has rows of, those of the paper first; other studies have their own tables."""
+    found = {row["dataset"] for row in rows if row["study"] == STUDY}
+    return tuple([name for name in DATASETS if name in found] + sorted(found - DATASETS.keys()))
 
 
 def cell_results(
@@ -86,20 +106,20 @@ def cell_results(
         main = [row for row in rows if (row["study"], row["dataset"]) == (STUDY, dataset) and row["model"] in methods]
         for protocol in dict.fromkeys(row["protocol"] for row in main) or (usual_protocol(dataset),):
             here = [row for row in main if row["protocol"] == protocol]
-            _check_splits(here)
+            check_splits(here)
             rows_of = {m: [row for row in here if row["model"] == m and of_this_version(row)] for m in methods}
             trials = budget or common_budget([row for mine in rows_of.values() for row in mine])
             finals = {method: _finals(rows_of[method], trials) for method in methods}
-            reference = _accuracies(finals.get(REFERENCE, []))
+            references = {name: _accuracies(finals[name]) for name in REFERENCES if name in finals}
             for method in methods:
-                cell = _cell(rows_of[method], finals[method], method, dataset, protocol, trials, reference)
+                cell = _cell(rows_of[method], finals[method], method, dataset, protocol, trials, references)
                 if not rows_of[method] and any(row["model"] == method for row in here):
                     cell = replace(cell, reason="its rows are of other defaults")
                 found.append(cell)
     return found
 
 
-def _check_splits(rows: list[Row]) -> None:
+def check_splits(rows: list[Row]) -> None:
     """Raise if a split of one number is not the same nodes in all rows of a dataset."""
     hashes: dict[int, str] = {}
     for row in rows:
@@ -136,7 +156,7 @@ def _cell(
     dataset: str,
     protocol: str,
     trials: int,
-    reference: dict[int, float],
+    references: dict[str, dict[int, float]],
 ) -> CellResult:
     comparable = protocol in (usual_protocol(dataset), DATASETS[dataset].protocol)
     paper, accuracy = paper_figure(method, dataset) if comparable else None, _accuracies(finals)
@@ -154,6 +174,7 @@ def _cell(
         return CellResult(method, dataset, status, protocol, paper=paper, trials=trials, reason=reason)
     done = [row for row in finals if row["status"] == "done"]
     values = list(accuracy.values())
+    gaps = {name: paired_difference(accuracy, theirs) for name, theirs in references.items() if name != method}
     return CellResult(
         method=method,
         dataset=dataset,
@@ -163,7 +184,7 @@ def _cell(
         std=float(np.std(values, ddof=1)) if len(values) > 1 else None,
         n=len(values),
         trials=trials,
-        difference=None if method == REFERENCE else paired_difference(accuracy, reference),
+        differences={name: gap for name, gap in gaps.items() if gap is not None},
         paper=paper,
         seconds=float(np.mean([row["seconds"] for row in done])),
         preprocessing_seconds=float(np.mean([row["preprocessing_seconds"] for row in done])),
@@ -177,7 +198,7 @@ def _cell(
 
 
 def markdown(cells: list[CellResult]) -> str:
-    """A table of methods × datasets, one of the paired differences, how it was run, and what was not."""
+    """A table of methods × datasets, the paired differences, how it was run, and what was not."""
     columns, methods = axes_of(cells)
     at = {(cell.method, cell.column): cell for cell in cells}
     head = ["| method | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
@@ -192,13 +213,14 @@ def markdown(cells: list[CellResult]) -> str:
     for method in methods:
         texts = [_text(at[method, c], best[c]) for c in columns]
         lines.append(f"| {entry(method).title} | " + " | ".join(texts) + " |")
-    compared = compared_methods(cells)
-    if compared:
-        about = f"Paired difference to {entry(REFERENCE).title} on the same splits, with its 95 % interval:"
-        lines += ["", about, "", *head]
-    for method in compared:
-        texts = [difference_text(at[method, c].difference) for c in columns]
-        lines.append(f"| {entry(method).title} | " + " | ".join(texts) + " |")
+    for reference in REFERENCES:
+        compared = compared_methods(cells, reference)
+        if compared:
+            about = f"Paired difference to {entry(reference).title} on the same splits, with its 95 % interval:"
+            lines += ["", about, "", *head]
+        for method in compared:
+            texts = _gaps(at, method, columns, reference)
+            lines.append(f"| {entry(method).title} | " + " | ".join(texts) + " |")
     lines += ["", *[f"- {line}" for line in notes(cells)]]
     return "\n".join(lines) + "\n"
 
@@ -215,14 +237,18 @@ def _text(cell: CellResult, best: float | None) -> str:
     return "; ".join(part for part in (ours, paper) if part)
 
 
+def _gaps(at: Cells, method: str, columns: Sequence[str], reference: str) -> list[str]:
+    return [difference_text(at[method, column].differences.get(reference)) for column in columns]
+
+
 def difference_text(difference: Difference | None) -> str:
     """A paired difference and its interval; empty without."""
     return "" if difference is None else f"{difference[0]:+.2f} [{difference[1]:+.2f}, {difference[2]:+.2f}]"
 
 
-def compared_methods(cells: list[CellResult]) -> list[str]:
-    """The methods with a paired difference to the reference somewhere, in order."""
-    return list(dict.fromkeys(cell.method for cell in cells if cell.difference))
+def compared_methods(cells: list[CellResult], reference: str) -> list[str]:
+    """The methods with a paired difference to a reference somewhere, in order."""
+    return list(dict.fromkeys(cell.method for cell in cells if reference in cell.differences))
 
 
 def best_means(cells: list[CellResult]) -> dict[str, float | None]:
@@ -246,25 +272,29 @@ def notes(cells: list[CellResult]) -> list[str]:
 
 
 def latex(cells: list[CellResult]) -> str:
-    """The main table and the paired differences as two LaTeX tabulars; needs no package."""
+    """The main table and the paired differences as LaTeX tabulars; needs no package."""
     columns, methods = axes_of(cells)
     at = {(cell.method, cell.column): cell for cell in cells}
     best = best_means(cells)
     main = [[entry(m).title, *(_tex_text(at[m, c], best[c]) for c in columns)] for m in methods]
-    gaps = [[entry(m).title, *(f"${text}$" if (text := difference_text(at[m, c].difference)) else ""
-             for c in columns)] for m in compared_methods(cells)]  # fmt: skip
     lines = [
         "% Mean and standard deviation over splits, their number in brackets unless it is 10; the paper's figure in",
         "% italics. Superscripts: r re-run, p from the paper, x did not run, - not run yet.",
-        *_tabular(columns, main),
+        *tabular(columns, main),
     ]
-    if gaps:
-        lines.append(f"% Paired difference to {entry(REFERENCE).title} on the same splits, with its 95 % interval.")
-        lines += _tabular(columns, gaps)
+    for reference in REFERENCES:
+        gaps = [
+            [entry(m).title, *(f"${text}$" if text else "" for text in _gaps(at, m, columns, reference))]
+            for m in compared_methods(cells, reference)
+        ]
+        if gaps:
+            lines.append(f"% Paired difference to {entry(reference).title} on the same splits, with its 95 % interval.")
+            lines += tabular(columns, gaps)
     return "\n".join([*lines, *(f"% {line}" for line in notes(cells))]) + "\n"
 
 
-def _tabular(columns: list[str], rows: list[list[str]]) -> list[str]:
+def tabular(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a LaTeX tabular, one column for each of `columns` beside the first."""
     head = " & ".join(["Method", *(column.capitalize() for column in columns)])
     body = [" & ".join(row) + r" \\" for row in rows]
     opening = rf"\begin{{tabular}}{{l{'c' * len(columns)}}}"
@@ -284,17 +314,18 @@ def _tex_text(cell: CellResult, best: float | None) -> str:
 
 def csv_text(cells: list[CellResult]) -> str:
     """One line a cell, with everything."""
-    columns = ["method", "dataset", "protocol", "status", "mean", "std", "n", "trials", "difference", "low", "high"]
+    columns = ["method", "dataset", "protocol", "status", "mean", "std", "n", "trials"]
+    columns += ["difference", "low", "high", "plus_difference", "plus_low", "plus_high"]
     columns += ["paper_mean", "paper_std", "seconds", "preprocessing_seconds", "memory_mb", "parameters", "reason"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     for cell in cells:
-        gap = cell.difference or (None, None, None)
+        gaps = [end for name in REFERENCES for end in cell.differences.get(name, (None, None, None))]
         paper = cell.paper or (None, None)
         start = [cell.method, cell.dataset, cell.protocol, cell.status, cell.mean, cell.std, cell.n, cell.trials]
         end = [cell.seconds, cell.preprocessing_seconds, cell.memory_mb, cell.parameters, cell.reason]
-        writer.writerow(["" if value is None else value for value in [*start, *gap, *paper, *end]])
+        writer.writerow(["" if value is None else value for value in [*start, *gaps, *paper, *end]])
     return text.getvalue()
 
 

@@ -1,30 +1,29 @@
-"""The paper's ablation and its accuracy against the number of tokens: runs that differ from one another in one thing.
+"""`tokenphormer benchmark --study`: the paper's ablation, accuracy against the number of tokens, the SGPM-token.
 
-All variants of a dataset start from the same values: what the main study's search settled on, or `BASE` before that.
+Runs of a study differ from one another in one thing: all on a dataset start from the same values, those that the main
+study's search settled on, or `BASE` before that. A study that has begun keeps what it started from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 
-from tokenphormer.benchmark.grid import Plan, work_off
-from tokenphormer.benchmark.methods import entry
+from tokenphormer.benchmark.grid import STUDY as MAIN
+from tokenphormer.benchmark.grid import Plan, only_writer, work_off
+from tokenphormer.benchmark.methods import entry, of_this_version
 from tokenphormer.benchmark.rows import Row, read_rows, row_key
-from tokenphormer.benchmark.running import Job, values_tuple
+from tokenphormer.benchmark.running import Job, dataset, split_of, values_tuple
 from tokenphormer.benchmark.search import best_values
-from tokenphormer.benchmark.sgpm_study import BASE, Jobs
-from tokenphormer.benchmark.tables import paired_difference
+from tokenphormer.benchmark.sgpm_study import Pretraining, pretrain_for_study
 from tokenphormer.errors import InputError
-from tokenphormer.evaluation import plots
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from tokenphormer.sgpm import SGPMSettings
+from tokenphormer.sgpm.pretrained import VECTOR_KINDS
 
 ABLATION: dict[str, dict[str, object]] = {
     "all tokens": {},
@@ -36,12 +35,20 @@ ABLATION: dict[str, dict[str, object]] = {
     "only jump walks": {"walk_ratios": (0.0, 0.0, 1.0, 0.0)},
     "only non-backtracking jump walks": {"walk_ratios": (0.0, 0.0, 0.0, 1.0)},
 }
-"""The paper's rows. The first is without an SGPM-token too where no vectors are given, and the second then the same."""
+"""The paper's rows. Where no SGPM is trained the second is left out, for the first has no SGPM-token either."""
 WALK_TOKENS = tuple(range(10, 150, 10))
 """Numbers of walk-tokens in the paper's figure."""
 DIAMETER = {"cora": 19, "citeseer": 28, "flickr": 4, "photo": 11, "dblp": 34, "pubmed": 18}
-"""Where NAGphormer's steps of one hop end; then ten at a time, to 140 tokens."""
-STUDIES = ("ablation", "tokens")
+"""Where NAGphormer's steps of one hop end, as the paper prints it; then ten at a time, to 140."""
+STUDIES = ("ablation", "tokens", "sgpm")
+BASE: dict[str, object] = {
+    "num_walks": 30,
+    "hidden_channels": 128,
+    "dropout": 0.5,
+    "warmup_updates": 20,
+    "decay_updates": 300,
+}
+"""Tokenphormer's settings in a study if no search is among the rows that it is given."""
 
 
 @dataclass(frozen=True)
@@ -51,122 +58,131 @@ class Variant:
     name: str
     model: str
     values: dict[str, object]
-    sgpm: bool = False
+    sgpm: str = ""
+    """Which kind of vector its SGPM-token is; empty: it has none."""
+    place: int = 0
+    """Where it stands in a figure: its number of tokens."""
+
+    def study(self, study: str) -> str:
+        """What its rows have for `study`."""
+        return f"{study}: {self.name}"
 
 
 def variants(study: str, dataset: str, with_sgpm: bool) -> list[Variant]:
-    """What a study compares on a dataset."""
+    """What a study compares on a dataset; `with_sgpm` gives Tokenphormer the SGPM-token that the paper's has."""
+    token = "static" if with_sgpm else ""
     if study == "ablation":
         names = [name for name in ABLATION if with_sgpm or name != "without SGPM-token"]
         return [
-            Variant(name, "tokenphormer", ABLATION[name], with_sgpm and name != "without SGPM-token") for name in names
+            Variant(name, "tokenphormer", ABLATION[name], "" if name == "without SGPM-token" else token)
+            for name in names
         ]
     if study == "tokens":
         walks = [
-            Variant(f"{count} walk-tokens", "tokenphormer", {"num_walks": count}, with_sgpm) for count in WALK_TOKENS
+            Variant(f"{count} walk-tokens", "tokenphormer", {"num_walks": count, "num_hops": 3}, token, count)
+            for count in WALK_TOKENS
         ]
         end = DIAMETER.get(dataset, 10)
         hops = [*range(1, end + 1), *range(end + 10 - end % 10, 141, 10)]
-        return walks + [Variant(f"{count} hops", "nagphormer", {"num_hops": count}) for count in hops]
-    raise InputError(f"--study {study}: expected main, {' or '.join(STUDIES)}")
+        return walks + [Variant(f"{count} hops", "nagphormer", {"num_hops": count}, place=count) for count in hops]
+    if study == "sgpm":
+        kinds = VECTOR_KINDS if with_sgpm else ()
+        return [Variant("without", "tokenphormer", {}), *(Variant(kind, "tokenphormer", {}, kind) for kind in kinds)]
+    raise InputError(f"--study {study}: expected {', '.join((MAIN, *STUDIES[:-1]))} or {STUDIES[-1]}")
 
 
-def start_values(rows: list[Row], model: str, dataset: str) -> dict[str, Any]:
-    """The values that the main study's search settled on; `BASE` (or the method's own defaults) if it has none."""
-    trials = [r for r in rows if (r["kind"], r["study"], r["model"], r["dataset"]) == ("trial", "main", model, dataset)]
-    found = best_values(model, trials, len(trials)) if trials else None
+def start_values(rows: list[Row], study: str, model: str, dataset: str, protocol: str) -> dict[str, Any]:
+    """What the study's own rows started from; else what the main study's search settled on; else `BASE`."""
+    here = [
+        row
+        for row in rows
+        if (row["model"], row["dataset"], row.get("protocol")) == (model, dataset, protocol) and of_this_version(row)
+    ]
+    # In an ablation, what a variant leaves out cannot be told from its row.
+    prefix = f"{study}: all tokens" if study == "ablation" else f"{study}: "
+    own = [row for row in here if row["kind"] == "final" and str(row["study"]).startswith(prefix)]
+    if own:
+        config = min(own, key=lambda row: (row.get("time", 0.0), row["config_hash"]))["config"]
+        return {key: value for key, value in config.items() if entry(model).defaults.get(key, object()) != value}
+    trials = [row for row in here if (row["kind"], row["study"]) == ("trial", MAIN)]
+    found = best_values(model, trials, len(trials))
     if found is not None:
         return found
     return dict(BASE) if model == "tokenphormer" else {}
 
 
-def jobs_of(
-    study: str, datasets: tuple[str, ...], splits: int, rows: list[Row], vectors: dict[str, Path] | None = None
-) -> list[Job]:
+def jobs_of(study: str, plan: Plan, rows: list[Row], pretrainings: Sequence[Pretraining] = ()) -> list[Job]:
     """Every run of a study, the first split of all variants first."""
-    plan, vectors = Plan((), datasets, splits), vectors or {}
+    of = {each.dataset: each for each in pretrainings}
+    starts = {
+        (model, name): start_values(rows, study, model, name, plan.protocol_of(name))
+        for name in plan.datasets
+        for model in {variant.model for variant in variants(study, name, name in of)}
+    }
     jobs = []
-    for split in range(splits):
-        for dataset in datasets:
-            for variant in variants(study, dataset, dataset in vectors):
-                values = start_values(rows, variant.model, dataset) | variant.values
-                file = vectors[dataset] if variant.sgpm else None
-                sgpm = "" if file is None else f"{file}|{file.stem}"
+    for split in range(plan.splits):
+        for name in plan.datasets:
+            for variant in variants(study, name, name in of):
+                values = starts[variant.model, name] | variant.values
+                sgpm = of[name].token(variant.sgpm) if variant.sgpm else ""
                 jobs.append(
                     Job(
-                        "final", variant.model, dataset, plan.protocol_of(dataset), split, values_tuple(values), split,
-                        f"{study}: {variant.name}", sgpm=sgpm,
+                        "final", variant.model, name, plan.protocol_of(name), split, values_tuple(values),
+                        split, variant.study(study), sgpm=sgpm,
                     )
                 )  # fmt: skip
     return jobs
 
 
+@dataclass
+class Jobs:
+    """A list of jobs, worked off in order."""
+
+    jobs: list[Any]
+    running: int = 0
+
+    def next_job(self) -> Any:
+        """The next one."""
+        return self.jobs.pop(0) if self.jobs else None
+
+    def take(self, row: Row) -> None:
+        """There is nothing to learn from a row here."""
+
+
 def run_study(
     study: str,
-    datasets: tuple[str, ...],
+    plan: Plan,
     out: Path,
     device: torch.device,
     *,
-    splits: int = 10,
     workers: int = 1,
     minutes: float = float("inf"),
     merge: tuple[Path, ...] = (),
-    vectors: dict[str, Path] | None = None,
+    sgpm: SGPMSettings | None = None,
+    vectors: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Run what is missing of a study; how many runs were added to `out`/rows.jsonl."""
-    path = out / "rows.jsonl"
-    known = read_rows([p for p in (path, *merge) if p.exists()], say)
-    done = {row_key(row) for row in known}
-    missing = [job for job in jobs_of(study, datasets, splits, known, vectors) if row_key(job.row()) not in done]
-    return work_off([Jobs(missing)], path, device, workers=workers, minutes=minutes, say=say)
+    """Run what is missing of a study; how many runs were added to `out`/rows.jsonl.
 
-
-# -------------------------------------------------------------------- tables
-
-
-def accuracies(rows: list[Row], study: str, name: str, dataset: str) -> dict[int, float]:
-    """Test accuracy of a variant, in percent, by split."""
-    wanted = (f"{study}: {name}", dataset, "final", "done")
-    mine = [row for row in rows if (row["study"], row["dataset"], row["kind"], row["status"]) == wanted]
-    return {int(row["split"]): 100 * row["test_accuracy"] for row in mine}
-
-
-def ablation_table(rows: list[Row], datasets: tuple[str, ...]) -> str:
-    """Markdown: mean ± standard deviation, and in brackets the paired difference to all tokens with its interval."""
-    lines = ["| tokens | " + " | ".join(datasets) + " |", "|---" * (len(datasets) + 1) + "|"]
-    for name in ABLATION:
-        texts = []
-        for dataset in datasets:
-            mine = accuracies(rows, "ablation", name, dataset)
-            gap = paired_difference(mine, accuracies(rows, "ablation", "all tokens", dataset))
-            text = "not run yet" if not mine else f"{np.mean(list(mine.values())):.2f}"
-            text += f" ± {np.std(list(mine.values()), ddof=1):.2f}" if len(mine) > 1 else ""
-            if gap is not None and name != "all tokens":
-                text += f" ({gap[0]:+.2f} [{gap[1]:+.2f}, {gap[2]:+.2f}])"
-            texts.append(text)
-        lines.append(f"| {name} | " + " | ".join(texts) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def tokens_plot(rows: list[Row], dataset: str) -> Figure:
-    """Accuracy against the number of tokens, Tokenphormer beside NAGphormer, with 95 % intervals over splits."""
-    figure = plots.new_figure(plots.WIDTH, 3.2)
-    axes = figure.subplots()
-    for model, colour in (("tokenphormer", plots.ORANGE), ("nagphormer", plots.BLUE)):
-        points = []
-        for variant in variants("tokens", dataset, with_sgpm=False):
-            values = list(accuracies(rows, "tokens", variant.name, dataset).values())
-            if variant.model == model and values:
-                half = 1.96 * float(np.std(values)) / len(values) ** 0.5
-                points.append((int(variant.name.split()[0]), float(np.mean(values)), half))
-        if points:
-            count, mean, half_width = (np.array(column) for column in zip(*sorted(points), strict=True))
-            axes.errorbar(count, mean, half_width, fmt="o-", color=colour, markersize=3, linewidth=1.3)
-            axes.plot([], [], color=colour, label=entry(model).title)
-    if dataset in DIAMETER:
-        axes.axvline(DIAMETER[dataset], color=plots.MUTED, linewidth=1, linestyle="--")
-        axes.set_title("dashed: diameter", loc="right", **plots.small_text())
-    axes.legend(frameon=False)
-    plots.style_axes(axes, f"{dataset}: test accuracy in percent", "walk-tokens, or hops")
-    return figure
+    With `sgpm`, SGPMs whose vectors are not in the folder `vectors` (default: `out`/vectors) are pre-trained first.
+    """
+    if workers < 1:
+        raise InputError(f"--workers {workers}: expected at least 1")
+    for name in plan.datasets:  # what the data lacks is said before anything runs
+        for number in range(plan.splits):
+            split_of(dataset(name), plan.protocol_of(name), number)
+    end = time.monotonic() + 60 * minutes
+    folder = (vectors or out / "vectors").resolve()
+    pretrainings = [Pretraining(name, sgpm, folder) for name in plan.datasets] if sgpm else []
+    path, elsewhere = out / "rows.jsonl", read_rows(merge, say)
+    jobs_of(study, plan, elsewhere, pretrainings)  # refuses a study that there is not, before a file is made
+    with only_writer(path):
+        known = [*read_rows([path], say), *elsewhere]
+        done = {row_key(row) for row in known}
+        missing = [job for job in jobs_of(study, plan, known, pretrainings) if row_key(job.row()) not in done]
+        asked = {job.dataset for job in missing if job.sgpm}
+        needed: list[Any] = [each for each in pretrainings if each.dataset in asked and not each.done]
+        added = work_off([Jobs(needed)], path, device, workers=workers, minutes=minutes, do=pretrain_for_study, say=say)
+        ready: list[Any] = [job for job in missing if not job.sgpm or Path(job.sgpm.partition("|")[0]).exists()]
+        left = max(0.0, end - time.monotonic()) / 60
+        return added + work_off([Jobs(ready)], path, device, workers=workers, minutes=left, say=say)

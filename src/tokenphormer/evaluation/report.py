@@ -53,6 +53,8 @@ class Report:
     """Mean attention on each kind of token; None for a model without."""
     comparison: Sequence[tuple[str, float]] = ()
     """Other methods on the same split: name and accuracy."""
+    calibration: Mapping[str, Any] | None = None
+    """If a temperature was fitted: `temperature`, and the calibration error of each part `before` and `after`."""
     seeds: Sequence[float] = ()
     """Accuracy of the headline part for each seed, if the run was repeated."""
     seconds: float = 0.0
@@ -160,6 +162,9 @@ def _results(report: Report) -> str:
         ["log loss", *(f"{m.log_loss:.3f}" for m in columns)],
         ["calibration error", *(_percent(m.calibration_error) for m in columns)],
     ]
+    if report.calibration is not None:
+        before = report.calibration["before"]
+        rows.append(["before temperature scaling", *(_percent(before.get(part)) for part in report.metrics)])
     if any(m.roc_auc is not None for m in columns):
         rows.append(["area under ROC", *(_percent(m.roc_auc) for m in columns)])
         rows.append(["average precision", *(_percent(m.pr_auc) for m in columns)])
@@ -180,6 +185,9 @@ def _training(report: Report) -> str:
     calibration = plots.calibration_plot(report.probabilities, report.labels)
     error = _percent(report.headline.calibration_error)
     above = "Points above the dashed line: the model is better than it claims; below it: worse."
+    if report.calibration is not None:
+        value, before = report.calibration["temperature"], report.calibration["before"].get(report.part)
+        above += f" A temperature of {value:.2f}, fitted on validation nodes, took the error from {_percent(before)}."
     sure = html.figure("calibration", calibration, f"Accuracy by confidence; calibration error {error}.", above)
     if not report.history:
         return f"<h2>Confidence</h2>\n{sure}\n"

@@ -34,14 +34,17 @@ from tokenphormer.evaluation.breakdown import node_homophily
 from tokenphormer.evaluation.metrics import Metrics, evaluate
 from tokenphormer.evaluation.prediction_files import rows_of, scored_nodes, write_pieces
 from tokenphormer.evaluation.report import Report, write_report
-from tokenphormer.files import atomic_path
+from tokenphormer.files import atomic_path, parse_json
 from tokenphormer.graph import Graph, Split
 from tokenphormer.graph.splits import PARTS
 from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM
+from tokenphormer.training.calibration import soften
 from tokenphormer.training.settings import Config
 
 FORMAT = 1
 MANIFEST = "run.json"
+Calibration = dict[str, Any]
+"""`temperature`, and the calibration error of each part of the split `before` it and `after`."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Summary:
     seconds: float
     peak_memory_bytes: int
     comparison: list[tuple[str, float]]
+    calibration: Calibration | None = None
+    """Of the best seed, if its probabilities were calibrated."""
 
     def accuracy_text(self) -> str:
         """Mean ± std over the seeds, for people."""
@@ -65,9 +70,17 @@ class Summary:
         spread = f" ± {100 * np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
         return f"{np.mean(values):.2%}{spread} {part}" + (f", {len(values)} seeds" if len(values) > 1 else "")
 
+    def calibration_text(self) -> str:
+        """What the temperature did, for people."""
+        assert self.calibration is not None
+        part = "test" if "test" in self.calibration["after"] else "val"
+        before, after = (self.calibration[when][part] for when in ("before", "after"))
+        name = {"test": "test", "val": "validation"}[part]
+        return f"temperature {self.calibration['temperature']:.3f}: {name} calibration error {before:.2%} → {after:.2%}"
+
     def to_json(self) -> dict[str, object]:
         """One machine-readable value."""
-        return {
+        found: dict[str, object] = {
             "folder": str(self.folder),
             "seeds": len(self.val_accuracy),
             "test_accuracy": _mean(self.test_accuracy),
@@ -79,6 +92,7 @@ class Summary:
             "peak_memory_mb": self.peak_memory_bytes / 1e6,
             "comparison": dict(self.comparison),
         }
+        return found if self.calibration is None else found | {"calibration": self.calibration}
 
 
 def _mean(values: list[float]) -> float | None:
@@ -97,6 +111,19 @@ def metrics_by_part(graph: Graph, split: Split, probabilities: NDArray[np.float3
         for part, nodes in parts.items()
         if len(nodes)
     }
+
+
+def calibration_of(
+    graph: Graph, split: Split, probabilities: NDArray[np.float32], temperature: float, config: Config
+) -> Calibration | None:
+    """The temperature, and the calibration error of each part before and after it; None where none was fitted."""
+    if not config.calibrate:
+        return None
+    before, after = (
+        {part: value.calibration_error for part, value in metrics_by_part(graph, split, each).items()}
+        for each in (soften(probabilities, 1 / temperature), probabilities)
+    )
+    return {"temperature": temperature, "before": before, "after": after}
 
 
 def write_run(
@@ -147,6 +174,7 @@ def write_run(
             history=history,
             attention=found["attention"],
             comparison=summary.comparison,
+            calibration=found.get("calibration"),
             seeds=summary.test_accuracy,
             seconds=summary.seconds,
             peak_memory_bytes=summary.peak_memory_bytes,
@@ -203,7 +231,7 @@ def load_run(folder: str | Path, *, device: str = "auto") -> tuple[TokenphormerC
         what = "holds no finished run (run.json is missing)" if folder.is_dir() else "no such folder"
         raise InputError(f"{folder}: {what}")
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         known = manifest["format"]
         if known == FORMAT:
             expected = manifest["files"][WEIGHTS_FILE]
@@ -273,6 +301,8 @@ def _model_card(
         f"- Split: {split.name}, {split.sizes[0]:,} / {split.sizes[1]:,} / {split.sizes[2]:,} nodes, {split.hash[:16]}…"
     ]
     lines += [f"- Parameters: {found['parameters']:,}. Seeds: {len(summary.val_accuracy)}."]
+    if summary.calibration is not None:
+        lines += [f"- Calibrated on validation nodes: {summary.calibration_text()}."]
     lines += [""] + [f"- {part}: accuracy {m.accuracy:.4f}, macro-F1 {m.macro_f1:.4f}" for part, m in metrics.items()]
     lines += [
         "",

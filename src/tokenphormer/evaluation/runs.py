@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from tokenphormer.evaluation.prediction_files import Piece, scored_nodes, write_
 from tokenphormer.evaluation.run_folder import (
     MANIFEST,
     Summary,
+    calibration_of,
     load_run,
     metrics_by_part,
     write_predictions,
     write_run,
     write_text,
 )
-from tokenphormer.files import atomic_path
+from tokenphormer.files import LOCK, atomic_path, is_partial, only_process, parse_json
 from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.graph.tables import read_node_list
 from tokenphormer.hashing import digest
@@ -64,7 +65,27 @@ def train_run(
     """
     resume = resume or distributed.may_restart()
     distributed.check_same({"sgpm": "" if sgpm is None else sgpm.hash}, device)
-    distributed.on_first(lambda: _claim(out, split, config, seeds, resume), device)
+    with ExitStack() as held:
+        distributed.on_first(lambda: held.enter_context(only_process(out)), device)
+        distributed.on_first(lambda: _claim(out, split, config, seeds, resume), device)
+        return _train(graph, graph_source, split, config, out, device, seeds, compare, command, sgpm, after_epoch, say)
+
+
+def _train(
+    graph: Graph,
+    graph_source: str,
+    split: Split,
+    config: Config,
+    out: Path,
+    device: torch.device,
+    seeds: int,
+    compare: bool,
+    command: str,
+    sgpm: PretrainedSGPM | None,
+    after_epoch: Callable[[int, Trainer], None],
+    say: Callable[[str], None],
+) -> Summary:
+    """Train into a folder that is claimed."""
     try:
         done = []
         vectors = None if sgpm is None else sgpm.vectors(graph, config.sgpm_token, device)
@@ -112,6 +133,7 @@ def _finish(
         seconds=sum(d["seconds"] for d in done),
         peak_memory_bytes=max(d["peak_memory_bytes"] for d in done),
         comparison=comparison,
+        calibration=done[best].get("calibration"),
     )
     write = partial(write_run, out, graph, graph_source, split, config, chosen, summary, done[best], command, sgpm)
     distributed.on_first(write, device)
@@ -122,10 +144,9 @@ def _claim(out: Path, split: Split, config: Config, seeds: int, resume: bool) ->
     """Take the folder, or go on in it; a folder with anything else in it is left alone."""
     if seeds < 1:
         raise InputError(f"--seeds {seeds}: expected at least 1")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; expected the name of a folder to write")
     started = (out / "config.yaml").exists()
-    if out.exists() and any(out.iterdir()):
+    # What a kill leaves of the very first file does not make the folder somebody else's.
+    if any(path.name != LOCK and not is_partial(path) for path in out.iterdir()):
         if (out / MANIFEST).exists():
             raise InputError(f"{out}: holds a finished run; choose another folder with --out")
         if not started:
@@ -136,9 +157,9 @@ def _claim(out: Path, split: Split, config: Config, seeds: int, resume: bool) ->
             raise InputError(f"{out}: was begun with other settings than these; its config.yaml has them")
         if (out / "split.npz").exists() and Split.load(out / "split.npz").hash != split.hash:
             raise InputError(f"{out}: was begun with another split")
-        for left in out.rglob(".*.partial"):  # what a kill left half-written
-            left.unlink(missing_ok=True)
-    else:
+    for left in filter(is_partial, out.rglob(".*")):  # what a kill left half-written
+        left.unlink(missing_ok=True)
+    if not started:
         write_text(out / "config.yaml", config.to_yaml())
     split.save(out / "split.npz")
 
@@ -169,9 +190,12 @@ def _one_seed(
     """Train one seed, or read what was found if it is done already."""
     finished = folder / "metrics.json"
     done = distributed.file_of_first(finished, device)
-    if done is not None:
-        return _found_before(done, finished, graph, sgpm)
     checkpoint = folder / "checkpoint.safetensors"
+    if done is not None:
+        found_before = _found_before(done, finished, graph, sgpm)
+        if distributed.is_first():
+            checkpoint.unlink(missing_ok=True)  # a kill came between the last file and this
+        return found_before
     if distributed.is_first():
         folder.mkdir(parents=True, exist_ok=True)
     logged = 0
@@ -205,6 +229,7 @@ def _one_seed(
         "graph": graph.fingerprint,
         "sgpm": None if sgpm is None else sgpm.hash,
         "metrics": {part: value.to_json() for part, value in metrics.items()},
+        "calibration": calibration_of(graph, split, probabilities, fitted.method.temperature, config),
         "epochs": fitted.progress.epoch,
         "best_epoch": fitted.progress.best_epoch,
         "stopped": fitted.progress.stopped,
@@ -230,7 +255,7 @@ def _found_before(text: bytes, path: Path, graph: Graph, sgpm: PretrainedSGPM | 
     """What a seed that is done already found, if it was trained on the same things."""
     folder = path.parent
     try:
-        loaded: dict[str, Any] = json.loads(text)
+        loaded: dict[str, Any] = parse_json(text)
         same_graph = loaded["graph"] == graph.fingerprint
         same_sgpm = loaded["sgpm"] == (None if sgpm is None else sgpm.hash)
     except (ValueError, KeyError, TypeError) as error:

@@ -86,8 +86,9 @@ class TableFile:
         rows = max(1024, BLOCK_BYTES // (CELL_BYTES * len(names)))
         first_row = 0
         try:
-            # Columns are read as they are needed; read ahead, they would all be held until the file is closed.
-            options = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": 1 << 20}
+            # Columns are read as they are needed; read ahead, they would all be held until the file is closed. Mapped,
+            # not buffered: a buffer is made as large as a damaged page says that it is.
+            options = {"page_checksum_verification": True, "pre_buffer": False, "memory_map": True}
             with pa.parquet.ParquetFile(self.path, **options) as file:
                 for batch in file.iter_batches(batch_size=rows, columns=names):
                     table = pa.Table.from_batches([batch])

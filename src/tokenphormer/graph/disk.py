@@ -1,6 +1,7 @@
 """A graph on disk: plain `.npy` arrays and a manifest. Opening maps them into memory and reads next to nothing.
 
-graph.json          the manifest, written last: counts, dtypes, a SHA-256 of every array's bytes, the fingerprint
+graph.json          the manifest, written last: counts, dtypes, a SHA-256 of every array's bytes, the fingerprint, and a
+                    SHA-256 of all that
 indptr.npy          (n + 1) int64; indices.npy: (E) int32; edge_weight.npy: (E) float64, where there are weights
 x.npy               (n, F) float32 or float16; sparse: x_indptr.npy, x_indices.npy, x_data.npy (float32)
 y.npy               (n) int64, −1 = unlabelled
@@ -19,6 +20,7 @@ import hashlib
 import json
 import mmap
 import os
+import tokenize
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +31,7 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from tokenphormer.errors import InputError
+from tokenphormer.files import parse_json
 from tokenphormer.graph.graph import Features, Graph, Stored
 from tokenphormer.graph.raw_files import user_cache
 from tokenphormer.graph.splits import PARTS, Split
@@ -57,11 +60,13 @@ def open_graph(folder: str | Path, *, verify: bool = False) -> Graph:
     try:
         expected = _expected(manifest)
         counts = {name: int(manifest[name]) for name in ("num_self_loops", "num_features")}
+        if counts["num_self_loops"] < 0:
+            raise ValueError(f"{counts['num_self_loops']} self-loops")
         largest, spread = float(manifest["feature_max"]), float(manifest["feature_spread"])
         fingerprint, names = str(manifest["fingerprint"]), tuple(map(str, manifest["class_names"]))
         split_names, notes = list(map(str, manifest["splits"])), tuple(map(str, manifest["notes"]))
         name, directed = str(manifest["name"]), bool(manifest["directed"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{folder / MANIFEST}: not a manifest of format {FORMAT} (at {error})") from error
     arrays: dict[str, Any] = {name: _map(folder, name, manifest["arrays"], *expected[name]) for name in expected}
     if verify:
@@ -104,7 +109,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a graph on disk, of this version."""
     path = folder / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         kind, version = manifest["kind"], manifest["format"]
     except FileNotFoundError as error:
         raise InputError(f"{folder}: holds no graph on disk ({MANIFEST} is missing)") from error
@@ -112,7 +117,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a manifest of a graph on disk ({error})") from error
     if kind != KIND or version != FORMAT:
         raise InputError(f"{path}: a {kind} of format {version}; this version reads a {KIND} of format {FORMAT}")
+    if manifest.get("sha256", "") not in ("", manifest_hash(manifest)):
+        raise InputError(f"{path}: its content does not match the hash inside it; the file was changed")
     return manifest
+
+
+def manifest_hash(manifest: dict[str, Any]) -> str:
+    """SHA-256 of what a manifest says, but for the hash itself."""
+    said = {name: value for name, value in manifest.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _expected(manifest: dict[str, Any]) -> dict[str, tuple[tuple[str, ...], tuple[int | None, ...]]]:
@@ -147,7 +160,7 @@ def _map(
     try:
         entry = entries[name]
         said_dtype, said_shape = str(entry["dtype"]), tuple(map(int, entry["shape"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{folder / MANIFEST}: says nothing of {path.name} ({error})") from error
     try:
         with path.open("rb") as file:
@@ -176,7 +189,10 @@ def read_header(file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """Dtype, shape, and where the data begin in a `.npy` file; ValueError for one that could not be mapped."""
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("not a .npy of version 1.0")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    try:
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    except (SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:  # it is read as Python's own text
+        raise ValueError(f"its header cannot be read: {error}") from error
     if (fortran and len(shape) > 1) or dtype.hasobject:
         raise ValueError("expected plain values in C order")
     return dtype, shape, file.tell()

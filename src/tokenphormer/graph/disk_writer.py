@@ -17,8 +17,8 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from tokenphormer.errors import InputError, ResourceError
-from tokenphormer.files import atomic_path
-from tokenphormer.graph.disk import FORMAT, KIND, MANIFEST, content_fingerprint, release, row_blocks
+from tokenphormer.files import atomic_path, partial_path
+from tokenphormer.graph.disk import FORMAT, KIND, MANIFEST, content_fingerprint, manifest_hash, release, row_blocks
 from tokenphormer.graph.graph import Features, Graph
 from tokenphormer.graph.id_table import text_keys, texts_of
 from tokenphormer.graph.splits import PARTS, Split
@@ -34,7 +34,7 @@ def new_folder(out: str | Path) -> Iterator[Path]:
     """A hidden folder beside `out`; it becomes `out` when the block ends well, and vanishes if not."""
     out = Path(out)
     refuse_existing(out)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    temporary = partial_path(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
@@ -82,9 +82,13 @@ class ArrayWriter:
 
     def close(self) -> dict[str, object]:
         """Finish the file; what the manifest says of it."""
-        self._file.seek(0)
-        self._write_header()
-        self._file.close()
+        try:
+            self._file.seek(0)
+            self._write_header()
+            self._file.close()
+        except OSError:  # there was no room for what was still in memory
+            self.abandon()
+            raise
         return {"dtype": self.dtype.str, "shape": list(self.shape), "sha256": self._sha.hexdigest()}
 
     def __enter__(self) -> ArrayWriter:
@@ -235,6 +239,7 @@ class GraphWriter:
             "arrays": entries,
         }
         manifest["fingerprint"] = content_fingerprint(self.folder, manifest)
+        manifest["sha256"] = manifest_hash(manifest)
         with atomic_path(self.folder / MANIFEST) as temporary:
             temporary.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 

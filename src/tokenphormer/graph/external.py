@@ -49,7 +49,7 @@ def parse_memory(text: str) -> int:
     >>> parse_memory("1.5 GB") == 3 << 29, parse_memory("64m") == 64 << 20
     (True, True)
     """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]?)i?b?", text.strip().lower())
+    found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) *([kmgt]?)i?b?", text.strip().lower())
     if not found:
         raise InputError(f"--memory {text!r}: expected a size such as 500MB or 2GB")
     return int(float(found[1]) * UNITS[found[2]])

@@ -13,12 +13,14 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from tokenphormer.errors import InputError
-from tokenphormer.files import atomic_path, load_arrays
+from tokenphormer.files import atomic_path, load_arrays, parse_json
 from tokenphormer.graph.splits import PARTS, Split
 from tokenphormer.hashing import digest
 
 Features = NDArray[np.float32] | sp.csr_array
 MAX_NODES = 2**31 - 1
+MAX_CLASSES = 1 << 20
+"""Classes that are named by their numbers alone: each number below the highest is one."""
 FORMAT = 1
 NAMES_COMPARED = 200_000
 """Ids among which the nearest to an unknown one are looked for."""
@@ -303,7 +305,7 @@ class Graph:
         """Read a graph that `save` wrote; a changed or truncated file is refused by its fingerprint."""
         arrays: dict[str, Any] = dict(load_arrays(path, required=("indptr", "indices", "y", "meta")))
         try:
-            meta = json.loads(arrays["meta"].tobytes())
+            meta = parse_json(arrays["meta"].tobytes())
             x: Features | None = arrays.get("x")
             n = len(arrays["indptr"]) - 1
             if "x_data" in arrays:
@@ -485,6 +487,8 @@ def _check_labels(
         raise InputError(f"y: expected class numbers (−1 = unlabelled), got {labels.dtype}")
     labels = labels.astype(np.int64)
     highest = int(labels.max())
+    if class_names is None and highest >= MAX_CLASSES:
+        raise InputError(f"y: class {highest}; number the classes from 0 on, or give their class_names")
     names = tuple(map(str, range(highest + 1))) if class_names is None else tuple(class_names)
     if labels.min() < -1 or highest >= len(names):
         bad = int(np.flatnonzero((labels < -1) | (labels >= len(names)))[0])
@@ -506,7 +510,7 @@ def _check_ids(node_ids: ArrayLike | None, n: int) -> NDArray[np.str_] | None:
 
 def _as_index(node_id: str) -> int | None:
     text = str(node_id)
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
 def _pack(strings: NDArray[np.str_]) -> NDArray[np.uint8]:
@@ -515,4 +519,4 @@ def _pack(strings: NDArray[np.str_]) -> NDArray[np.uint8]:
 
 
 def _unpack(packed: NDArray[np.uint8]) -> NDArray[np.str_]:
-    return np.asarray(json.loads(packed.tobytes().decode()), dtype=np.str_)
+    return np.asarray(parse_json(packed.tobytes().decode()), dtype=np.str_)

@@ -1,8 +1,9 @@
 """The raw files of a named dataset: where they lie, whether they are the known ones, how to get them.
 
-Nothing is ever written beside a user's raw files. Planetoid's files are pickles, which run code when they are
-read, so they are handed to PyG only if their SHA-256 is the known one (`checksums.txt`); of an unknown `.npz`
-only the plain arrays are handed on. What was hashed is what is read: the bytes are kept, not the path.
+Nothing is ever written beside a user's raw files. Planetoid's files are pickles, which run code when they are read,
+so they are handed to PyG only if their SHA-256 is the known one (`checksums.txt`); of an unknown `.npz` that a user
+put there, only the plain arrays are handed on. What is downloaded must be the known file. What was hashed is what is
+read: the bytes are kept, not the path.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import os
 import socket
 import tempfile
 import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from tokenphormer.errors import DatasetMissingError, InputError, ResourceError
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 DOWNLOAD_TIMEOUT = 30.0
 """Seconds a silent server is waited for."""
+LARGEST_DENSE = 1 << 25
+"""Features that PyG is let make dense from an unknown file; of the known ones the largest has 29 million."""
 
 
 class RawFile(NamedTuple):
@@ -85,20 +87,22 @@ def _read(path: Path, relative: str) -> RawFile:
     return verify(content, relative, path)
 
 
-def verify(content: bytes, relative: str, path: Path) -> RawFile:
-    """Accept the known file, the plain arrays of an unknown `.npz`, or anything if the user says so."""
+def verify(content: bytes, relative: str, path: Path, *, downloaded: bool = False) -> RawFile:
+    """Accept the known file, the plain arrays of a user's own `.npz`, or anything if the user says so."""
     found, expected = hashlib.sha256(content).hexdigest(), known_hashes().get(relative)
     if found == expected:
         return RawFile(content, found)
     note = f"{path.name} is not the known file (SHA-256 {found[:12]}…)"
-    if path.suffix == ".npz":
+    if path.suffix == ".npz" and not downloaded:
         return RawFile(_plain_arrays(content, path), found, note)
     if os.environ.get("TOKENPHORMER_UNVERIFIED") == "1":
         return RawFile(content, found, note)
     danger = " (it is a pickle: loading it runs code that the file brings along)" if _is_pickle(path) else ""
+    what = "what was downloaded is" if downloaded else "the file is"
+    advice = "Try again" if downloaded else "Delete it to download it again"
     raise InputError(
-        f"{path}: SHA-256 is {found}, expected {expected}; the file is corrupt or another version. "
-        f"Delete it to download it again, or set TOKENPHORMER_UNVERIFIED=1 to load it as it is{danger}"
+        f"{path}: SHA-256 is {found}, expected {expected}; {what} corrupt or another version. "
+        f"{advice}, or set TOKENPHORMER_UNVERIFIED=1 to load it as it is{danger}"
     )
 
 
@@ -121,15 +125,32 @@ def _plain_arrays(content: bytes, path: Path) -> bytes:
             for name in archive.files:
                 try:
                     array = archive[name]
-                except ValueError:  # an object array, which only a pickle can hold
+                except ValueError as error:
+                    if "pickle" not in str(error).lower():
+                        raise
                     continue
                 if isinstance(array, np.ndarray):
                     plain[name] = array
-    except (AttributeError, ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        _check_sparse(plain)
+    # As in `files.load_arrays`: a damaged archive fails in ways whose list has no end.
+    except Exception as error:
         raise InputError(f"{path}: not a readable .npz, perhaps truncated ({error})") from error
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **plain)
     return buffer.getvalue()
+
+
+def _check_sparse(arrays: dict[str, Any]) -> None:
+    """Raise if sparse matrices point outside of themselves: who makes dense ones of them would write there too."""
+    for prefix in ("", "adj_", "attr_"):
+        names = [f"{prefix}{part}" for part in ("data", "indices", "indptr", "shape")]
+        if any(name not in arrays for name in names):
+            continue
+        data, indices, indptr, shape = (arrays[name] for name in names)
+        rows, columns = (int(length) for length in shape)
+        if rows * columns > LARGEST_DENSE and prefix == "attr_":
+            raise ValueError(f"{prefix}shape: {rows} × {columns} features; expected at most {LARGEST_DENSE:,} numbers")
+        sp.csr_array((data, indices, indptr), shape=(rows, columns)).check_format(full_check=True)
 
 
 def _fetch(dataset: Dataset, root: Path) -> None:
@@ -141,7 +162,7 @@ def _fetch(dataset: Dataset, root: Path) -> None:
             download(dataset, Path(scratch))
             fetched = Path(scratch) / dataset.folder / "raw"
             for file in dataset.files:
-                verify((fetched / file).read_bytes(), f"{dataset.folder}/raw/{file}", raw / file)
+                verify((fetched / file).read_bytes(), f"{dataset.folder}/raw/{file}", raw / file, downloaded=True)
             raw.mkdir(parents=True, exist_ok=True)
             for file in missing_files(dataset, root):
                 (fetched / file).replace(raw / file)

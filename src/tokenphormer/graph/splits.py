@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tokenphormer.errors import InputError
-from tokenphormer.files import atomic_path, load_arrays
+from tokenphormer.files import atomic_path, load_arrays, parse_json
 from tokenphormer.hashing import digest, hash_order
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Split:
         """Read a split that `save` wrote; a changed or truncated file is refused."""
         arrays = load_arrays(path, required=(*PARTS, "meta"))
         try:
-            meta = json.loads(arrays["meta"].tobytes())
+            meta = parse_json(arrays["meta"].tobytes())
             name, expected = str(meta["name"]), str(meta["sha256"])
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path}: not a split file: its 'meta' cannot be read ({error})") from error

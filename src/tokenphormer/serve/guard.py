@@ -137,6 +137,8 @@ class Guard:
             if self._expected is not None and not hmac.compare_digest(given, self._expected):
                 message = "a token is needed: Authorization: Bearer TOKEN"
                 return Refusal(401, message, ((b"www-authenticate", b"Bearer"),))
+        if not scope.get("query_string", b"").isascii():  # of which the framework would make an error of its own
+            return Refusal(400, "an address is ASCII: write other characters as %XX")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length[:20]) > self.settings.max_body_bytes:
             return self._too_large()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tokenphormer.errors import InputError, ResourceError
-from tokenphormer.files import atomic_path, load_arrays
+from tokenphormer.files import atomic_path, load_arrays, parse_json
 from tokenphormer.hashing import hash_order
 from tokenphormer.training.loop import in_pieces
 from tokenphormer.training.tokenphormer import TokenphormerMethod
@@ -129,7 +129,7 @@ def _save(path: Path, made: NodeMap, identity: str) -> None:
 def _load(path: Path, identity: str, nodes: NDArray[np.int64]) -> NodeMap:
     arrays: dict[str, Any] = dict(load_arrays(path, required=("nodes", "places", "meta")))
     try:
-        meta = json.loads(arrays["meta"].tobytes())
+        meta = parse_json(arrays["meta"].tobytes())
         known = meta == {"format": FORMAT, "identity": identity} and np.array_equal(arrays["nodes"], nodes)
         places = arrays["places"].astype(np.float32)
         fine = known and places.shape == (len(nodes), 2) and bool((np.abs(places - 0.5) <= 0.5 + 1e-6).all())

@@ -13,14 +13,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
 
 from tokenphormer import distributed
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
-from tokenphormer.files import atomic_path
+from tokenphormer.files import LOCK, atomic_path, is_partial, only_process, parse_json
 from tokenphormer.graph import Graph
 from tokenphormer.graph.raw_files import user_cache
 from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM, document_fingerprint
@@ -61,7 +61,23 @@ def pretrain(
     """
     identity = {"graph": document_fingerprint(graph), "settings": settings.hash}
     resume = resume or distributed.may_restart()
-    distributed.on_first(lambda: _claim(out, settings, resume), device)
+    with ExitStack() as held:
+        distributed.on_first(lambda: held.enter_context(only_process(out)), device)
+        distributed.on_first(lambda: _claim(out, settings, resume), device)
+        return _pretrain(graph, settings, out, device, identity, after_chunk, say, how_to_go_on)
+
+
+def _pretrain(
+    graph: Graph,
+    settings: SGPMSettings,
+    out: Path,
+    device: torch.device,
+    identity: dict[str, str],
+    after_chunk: Callable[[Pretrainer], None],
+    say: Callable[[str], None],
+    how_to_go_on: str,
+) -> PretrainedSGPM:
+    """Pre-train into a folder that is claimed."""
     logged = 0
 
     def after(trainer: Pretrainer) -> None:
@@ -110,10 +126,8 @@ def pretrain(
 
 def _claim(out: Path, settings: SGPMSettings, resume: bool) -> None:
     """Take the folder, or go on in it; a folder with anything else in it is left alone."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; expected the name of a folder to write")
-    half_written = set(out.glob(".*.partial"))  # what a kill left
-    if not out.exists() or set(out.iterdir()) == half_written:
+    half_written = set(filter(is_partial, out.iterdir()))  # what a kill left
+    if set(out.iterdir()) - {out / LOCK} == half_written:
         _write(out / CONFIG, settings.to_yaml())
     else:
         if (out / MANIFEST).exists():
@@ -142,7 +156,7 @@ def load_pretrained(folder: Path, graph: Graph, device: torch.device) -> Pretrai
     """The SGPM of a finished folder, if it is of this graph."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_text(encoding="utf-8"))
         known, expected = manifest["format"], manifest["sha256"]
     except FileNotFoundError as error:
         stopped = "; its pre-training was stopped" if (folder / CHECKPOINT).exists() else ""

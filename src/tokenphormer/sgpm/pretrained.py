@@ -110,10 +110,11 @@ class PretrainedSGPM:
             about: Any = meta["graph"]
             edges = tensors["edges"].numpy()
             max_nodes = len(weights["positions"]) - 2 if "positions" in weights else 1
+            _ = [str(about[key]) for key in ("name", "fingerprint", "edges", "features")]
             model = SGPM(about["num_nodes"], about["num_features"], len(edges) + 1, max_nodes, settings)
             model.load_state_dict(weights)
             keys, guesses = tensors["node_keys"].numpy(), tensors["guesses"].to(device)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise InputError(f"{path}: not a pre-trained SGPM of this version ({error})") from error
         return cls(model.to(device).eval(), settings, edges, keys, guesses, meta)
 

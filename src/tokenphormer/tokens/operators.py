@@ -93,6 +93,8 @@ class _Multiply(torch.autograd.Function):
 def _product(operator: SparseOperator, dense: Tensor) -> Tensor:
     if not operator.value.numel():
         return dense.new_zeros(operator.shape[0], dense.shape[1])
+    if not dense.is_cuda and dense.dtype == torch.bfloat16:  # which CPUs have no sparse product for
+        return _product(operator, dense.float()).to(dense.dtype)
     value = operator.value.to(dense.dtype)
     if dense.is_cuda and torch.are_deterministic_algorithms_enabled():
         from tokenphormer.tokens import csr_kernel

@@ -28,8 +28,9 @@ from tokenphormer.graph.graph import Features, Stored
 from tokenphormer.hops import Normalisation
 
 Scale = NDArray[np.float64] | None
-COLUMN_BYTES = 1 << 30
-"""Memory for the columns at hand: those of one hop and of the next."""
+COLUMN_BYTES = 3 << 30
+"""Memory for the columns at hand: those of one hop and of the next. Every further round of columns reads all edges
+and writes every page of the result once more."""
 EDGES_AT_ONCE = 1 << 26
 """Edges that a pass reads before it lets go of them."""
 ROWS_AT_ONCE = 1 << 16
@@ -191,7 +192,8 @@ def _write_dense(
     _check_room(missing[0].parent, x.nbytes * len(missing))
     n, width = x.shape
     left, right = _scales(graph, normalisation)
-    step = max(1, min(width, COLUMN_BYTES // (8 * n)))
+    most = max(1, COLUMN_BYTES // (8 * n))
+    step = -(-width // -(-width // most))  # as few rounds as there can be, all about as wide
     with _all_or_none(missing) as temporary:
         for path in temporary.values():
             file = np.lib.format.open_memmap(path, mode="w+", dtype=x.dtype, shape=(n, width))
@@ -205,6 +207,7 @@ def _write_dense(
                 now, following = following, now
                 if path in temporary:
                     _put(temporary[path], now, begin)
+            del now, following  # before the next columns are read, or they would take as much again
 
 
 def _columns(x: NDArray[np.float32], begin: int, end: int, normalise: bool) -> NDArray[np.float32]:

@@ -17,8 +17,9 @@ from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceEr
 from tokenphormer.graph import Graph, Split
 from tokenphormer.hashing import digest
 from tokenphormer.signals import put_off_signals
+from tokenphormer.training.calibration import HIGHEST, LOWEST, fit_temperature
 from tokenphormer.training.checkpoint import load_checkpoint, save_checkpoint
-from tokenphormer.training.loop import Labelled, Progress, Trainer
+from tokenphormer.training.loop import Labelled, Progress, Trainer, predict
 from tokenphormer.training.settings import Config
 from tokenphormer.training.tokenphormer import TokenphormerMethod
 
@@ -57,6 +58,8 @@ def fit_tokenphormer(
     or SIGTERM then ends the epoch, writes the state and raises `InterruptedTrainingError`.
     """
     split.check(graph)
+    if config.calibrate and not len(split.val):
+        raise InputError("calibrate: a temperature is fitted on validation nodes, and the split has none")
     missing = np.setdiff1d(np.arange(graph.num_classes), graph.y[split.train])
     if missing.size and len(split.train):
         names = ", ".join(graph.class_names[c] for c in missing[:5])
@@ -82,11 +85,26 @@ def fit_tokenphormer(
                 began -= sum(row["seconds"] for row in trainer.progress.history)
                 say(f"going on after epoch {trainer.progress.epoch}")
             progress = _run_with_checkpoints(trainer, checkpoint, identity, after_epoch, say)
+        if config.calibrate:
+            _calibrate(method, val, config, device, say)
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in NO_MEMORY):
             raise ResourceError(f"not enough memory: {str(error).splitlines()[0]}; use smaller settings") from error
         raise
     return Fitted(method, progress, time.perf_counter() - began, peak_memory(device))
+
+
+def _calibrate(
+    method: TokenphormerMethod, val: Labelled, config: Config, device: torch.device, say: Callable[[str], None]
+) -> None:
+    """Fit the method's temperature on the validation nodes, the same on all ranks."""
+    found = fit_temperature(predict(method, val.nodes, config, device), val.classes)
+    method.temperature = float(distributed.text_of_first(repr(found), device))
+    if not 1.01 * LOWEST < method.temperature < 0.99 * HIGHEST:
+        say(
+            f"calibrate: the temperature is {method.temperature:.2f}, the end of what is looked at; the "
+            f"{len(val.nodes)} validation nodes tell too little about how sure to be"
+        )
 
 
 def _run_with_checkpoints(

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from tokenphormer import distributed
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.hashing import GOLDEN, hash_order, mix64
+from tokenphormer.training.calibration import soften
 from tokenphormer.training.settings import TrainingSettings
 
 State = dict[str, Tensor]
@@ -127,7 +128,7 @@ class Trainer:
 
     def run(self, after_epoch: Callable[[Trainer], None] = lambda _: None) -> Progress:
         """Train until stopping is due, leave the best weights in the module, and say how it went."""
-        with _deterministic(self.settings.deterministic):
+        with _deterministic(self.settings.deterministic, self.device):
             while not self.progress.stopped:
                 self._epoch()
                 after_epoch(self)
@@ -297,7 +298,10 @@ def compute_dtype(device: torch.device, settings: TrainingSettings) -> torch.dty
 def predict(
     method: Method, nodes: NDArray[np.int64], settings: TrainingSettings, device: torch.device
 ) -> NDArray[np.float32]:
-    """(len(nodes), C) probabilities, averaged over `votes` draws of the walks; every rank has all of them."""
+    """(len(nodes), C) probabilities, averaged over `votes` draws of the walks; every rank has all of them.
+
+    Of a method that has a temperature, as Tokenphormer may, they are softened by it.
+    """
     method.module.eval()
     everyone = torch.tensor(np.asarray(nodes, dtype=np.int64), device=device)
     places = distributed.share(torch.arange(len(everyone), device=device))
@@ -311,7 +315,7 @@ def predict(
         whole[places] = total
         total = distributed.total(whole)
     result: NDArray[np.float32] = (total / settings.votes).cpu().numpy()
-    return result
+    return soften(result, getattr(method, "temperature", 1.0))
 
 
 def in_pieces(compute: Callable[[Tensor], Tensor], nodes: Tensor, size: int) -> list[Tensor]:
@@ -352,7 +356,10 @@ def _class_weights(train: Labelled, num_classes: int, settings: TrainingSettings
 
 
 @contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
+def _deterministic(wanted: bool, device: torch.device) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    if wanted and device.type == "cpu":
+        torch.set_num_threads(1)  # gradients are sums over a batch, and each number of threads adds up in its own order
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch refuses products on a GPU
     before = torch.are_deterministic_algorithms_enabled()
@@ -361,3 +368,4 @@ def _deterministic(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
+        torch.set_num_threads(threads)

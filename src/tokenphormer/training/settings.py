@@ -41,12 +41,14 @@ class TrainingSettings:
     """Highest norm of the gradient; 0 is no limit."""
     votes: int = 1
     """Draws of walks whose probabilities are averaged at prediction."""
+    calibrate: bool = False
+    """Fit a temperature on the validation nodes after training, by which probabilities are softened or sharpened."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto` is bfloat16 on GPUs and float32 elsewhere."""
     compile: Literal["auto", "yes", "no"] = "auto"
     """torch.compile; `auto` where a long run on a GPU makes up for the minute it takes."""
     deterministic: bool = False
-    """Only deterministic algorithms, also on GPUs."""
+    """Only deterministic algorithms, also on GPUs; on CPUs with one thread, so that their number changes nothing."""
     seed: int = 0
     """Of weights, walks, dropout and the order of batches; splits have their own."""
 

@@ -33,7 +33,7 @@ function show(found, showList) {
   const which = part === "all" ? "all labelled nodes" : `the labelled nodes of ${part}`;
   const accuracy = found.accuracy === null ? "" : `, accuracy ${(100 * found.accuracy).toFixed(1)} %`;
   const columns = [el("col", { class: "names" }), ...classes.map(() => el("col"))];
-  const table = el("table", { class: "confusion" }, el("caption", {}, `${count(labelled)}: ${which}${accuracy}. A cell opens its nodes.`),
+  const table = el("table", { class: classes.length > 8 ? "confusion many" : "confusion" }, el("caption", {}, `${count(labelled)}: ${which}${accuracy}. A cell opens its nodes.`),
     el("colgroup", {}, ...columns), el("thead", {}, head), el("tbody", {}, ...rows));
   if (classes.length > 14) table.style.width = `${8 + 2.4 * classes.length}rem`;
   $("confusion").replaceChildren(el("div", { class: "scroll" }, table));

@@ -1,0 +1,162 @@
+"""Write the tables of results in README.md and docs/limits.md anew, from experiments/tables and experiments/rows.
+
+    python scripts/results_blocks.py
+
+What stands between two markers, `<!-- results: NAME -->` and `<!-- end of results -->`, is replaced; a test compares
+pages and tables. Nothing in these blocks is typed in, the sentences included.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenphormer.benchmark.grid import usual_protocol
+from tokenphormer.benchmark.methods import entry
+from tokenphormer.benchmark.tables import Difference, difference_text
+
+ROOT = Path(__file__).parents[1]
+OURS, PLUS, TUNED, PLAIN = "tokenphormer", "tokenphormer+", "gcn_tuned", "gcn"
+MARKED = re.compile(r"(?<=<!-- results: )(\w+)( -->\n).*?(?=<!-- end of results -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a dataset, as the table of experiments has it, in percent."""
+
+    method: str
+    mean: float
+    std: float
+    n: int
+    seconds: float
+    gaps: dict[str, Difference]
+    """To Tokenphormer and to Tokenphormer+ on the same splits, with their 95 % intervals."""
+
+    @property
+    def text(self) -> str:
+        """Mean ± standard deviation and the number of splits."""
+        return f"{self.mean:.1f} ± {self.std:.1f} ({self.n})"
+
+    def against(self, ours: str) -> str:
+        """Whether the interval of the difference lets one tell it from ours: `better`, `worse` or `level`."""
+        gap = self.gaps.get(ours)
+        if gap is None:
+            return ""
+        return "better" if gap[1] > 0 else "worse" if gap[2] < 0 else "level"
+
+
+def read_cells(folder: Path) -> dict[str, dict[str, Cell]]:
+    """Dataset → method → cell, of everything that was re-run on the usual splits; datasets in the table's order."""
+    found: dict[str, dict[str, Cell]] = {}
+    with (folder / "main.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["status"] == "re-run" and row["protocol"] == usual_protocol(row["dataset"]):
+                gaps: dict[str, Difference] = {}
+                for ours, prefix in ((OURS, ""), (PLUS, "plus_")):
+                    ends = (row[f"{prefix}difference"], row[f"{prefix}low"], row[f"{prefix}high"])
+                    if all(ends):
+                        gaps[ours] = (float(ends[0]), float(ends[1]), float(ends[2]))
+                std = float(row["std"] or "nan")
+                cell = Cell(row["method"], float(row["mean"]), std, int(row["n"]), float(row["seconds"]), gaps)
+                found.setdefault(row["dataset"], {})[cell.method] = cell
+    return {dataset: cells for dataset, cells in found.items() if OURS in cells}
+
+
+def row_files(folder: Path) -> dict[str, list[str]]:
+    """Dataset → names of the files with final rows of the main study."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open(encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file if line.strip()]
+        for dataset in {row["dataset"] for row in rows if (row.get("kind"), row.get("study")) == ("final", "main")}:
+            found.setdefault(dataset, []).append(path.name)
+    return found
+
+
+def best_other(cells: dict[str, Cell]) -> Cell | None:
+    """The rival with the highest mean; None if none was run."""
+    rivals = [cell for method, cell in cells.items() if method not in (OURS, PLUS)]
+    return max(rivals, key=lambda cell: cell.mean, default=None)
+
+
+def listed(names: list[str]) -> str:
+    """Names as a sentence has them.
+
+    >>> listed(["cora", "photo", "dblp"])
+    'cora, photo and dblp'
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def verdicts(cells: dict[str, Cell], ours: str, texts: dict[str, str]) -> str:
+    """One sentence for each way in which rivals compare with ours; `cells` are the rivals by dataset."""
+    groups = {way: [dataset for dataset in cells if cells[dataset].against(ours) == way] for way in texts}
+    return " ".join(text.format(listed(groups[way])) for way, text in texts.items() if groups[way])
+
+
+def results(cells: dict[str, dict[str, Cell]], rows: dict[str, list[str]]) -> str:
+    """README's table: both of ours beside the best of the others and the tuned GCN."""
+    lines = [
+        "| dataset | Tokenphormer | Tokenphormer+ | best of the others | GCN, tuned | best − Tokenphormer+ | rows |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    rivals = {dataset: best for dataset, here in cells.items() if (best := best_other(here)) is not None}
+    for dataset, here in cells.items():
+        best = rivals.get(dataset)
+        gap = difference_text(best.gaps.get(PLUS)) if best else ""
+        links = ", ".join(f"[{Path(name).stem}](experiments/rows/{name})" for name in rows[dataset])
+        shown = [here[method].text if method in here else "not run yet" for method in (OURS, PLUS, TUNED)]
+        other = f"{entry(best.method).title} {best.text}" if best else "not run yet"
+        lines.append(f"| {dataset} | {shown[0]} | {shown[1]} | {other} | {shown[2]} | {gap} | {links} |")
+    said = {
+        "worse": "On {0} {1} is ahead of all others that were run, with zero outside the 95 % interval.",
+        "level": "On {0} {1} and the best of the others cannot be told apart.",
+        "better": "On {0} the best of the others is ahead of {1}.",
+    }
+    sentences = [
+        verdicts(rivals, ours, {way: text.replace("{1}", entry(ours).title) for way, text in said.items()})
+        for ours in (PLUS, OURS)
+    ]
+    return "\n".join([*lines, "", "\n\n".join(filter(None, sentences))]) + "\n"
+
+
+def enough(cells: dict[str, dict[str, Cell]], _rows: dict[str, list[str]]) -> str:
+    """The table of docs/limits.md: Tokenphormer beside two GCNs, with what a run takes."""
+    lines = [
+        "| dataset | Tokenphormer | GCN | GCN, tuned | better GCN − Tokenphormer | seconds a run: ours, that GCN |",
+        "|---|---|---|---|---|---|",
+    ]
+    better: dict[str, Cell] = {}
+    for dataset, here in cells.items():
+        ours, gcns = here[OURS], [here[method] for method in (PLAIN, TUNED) if method in here]
+        if not gcns:
+            continue
+        better[dataset] = top = max(gcns, key=lambda cell: cell.mean)
+        shown = [here[method].text if method in here else "not run yet" for method in (PLAIN, TUNED)]
+        gap, time = difference_text(top.gaps.get(OURS)), f"{ours.seconds:.1f}, {top.seconds:.1f}"
+        lines.append(f"| {dataset} | {ours.text} | {shown[0]} | {shown[1]} | {gap} | {time} |")
+    said = {
+        "better": "On {} the better GCN is ahead.",
+        "level": "On {} a GCN cannot be told from Tokenphormer, so it is enough.",
+        "worse": "On {} Tokenphormer is ahead of both.",
+    }
+    return "\n".join([*lines, "", verdicts(better, OURS, said)]) + "\n"
+
+
+BLOCKS = {"main": results, "enough": enough}
+PAGES = {"README.md": "main", "docs/limits.md": "enough"}
+
+
+def rewritten(text: str, root: Path = ROOT) -> str:
+    """A page with its blocks as the experiments have them now."""
+    cells, rows = read_cells(root / "experiments" / "tables"), row_files(root / "experiments" / "rows")
+    return MARKED.sub(lambda found: f"{found[1]}{found[2]}{BLOCKS[found[1]](cells, rows)}", text)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")

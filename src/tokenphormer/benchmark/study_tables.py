@@ -1,0 +1,240 @@
+"""Tables and figures of the ablation, the tokens and the SGPM study, from rows alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokenphormer.benchmark.methods import entry
+from tokenphormer.benchmark.paper import paper_ablation
+from tokenphormer.benchmark.rows import Row
+from tokenphormer.benchmark.sgpm_study import STUDY as PRETRAINING
+from tokenphormer.benchmark.tables import check_splits, difference_text, mean_interval, paired_difference, tabular
+from tokenphormer.benchmark.variants import DIAMETER, STUDIES, Variant, variants
+from tokenphormer.evaluation import plots
+from tokenphormer.files import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+VARIED = {"ablation": ("num_walks", "num_hops", "walk_ratios"), "tokens": ("num_walks", "num_hops"), "sgpm": ()}
+"""The settings in which runs of a study differ."""
+REFERENCES = {"ablation": "all tokens", "sgpm": "without"}
+"""What the others of a study are compared with."""
+COLOURS = {"tokenphormer": (plots.ORANGE, "o", "walk-tokens"), "nagphormer": (plots.BLUE, "s", "hops")}
+
+Results = dict[str, dict[str, dict[int, float]]]
+"""Test accuracy in percent: by dataset, by variant, by split."""
+
+
+def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lambda _: None) -> Results:
+    """What a study found. On a dataset only rows that start from the same values can be compared: the most count."""
+    prefix = f"{study}: "
+    mine = [row for row in rows if row["kind"] == "final" and str(row["study"]).startswith(prefix)]
+    found: Results = {}
+    for dataset in dict.fromkeys(row["dataset"] for row in mine):
+        here = [row for row in mine if row["dataset"] == dataset]
+        known = {variant.study(study): variant for variant in variants(study, dataset, with_sgpm=True)}
+        here = [row for row in here if row["study"] in known]
+        kept = []
+        for model in dict.fromkeys(row["model"] for row in here):
+            kept += _of_one_start([row for row in here if row["model"] == model], study, known)
+        check_splits(kept)
+        if len(kept) < len(here):
+            say(f"{dataset}, {study}: {len(here) - len(kept)} rows start from other values; they are not counted")
+        found[dataset] = {}
+        for row in kept:
+            if row["status"] == "done":
+                name = known[row["study"]].name
+                found[dataset].setdefault(name, {})[int(row["split"])] = 100 * row["test_accuracy"]
+    return {dataset: results for dataset, results in found.items() if results}
+
+
+def _of_one_start(rows: list[Row], study: str, known: dict[str, Variant]) -> list[Row]:
+    """Rows of one dataset and method that differ in nothing but what the study varies."""
+
+    def start(row: Row) -> str:
+        rest = {key: value for key, value in row["config"].items() if key not in VARIED[study]}
+        return json.dumps([row["protocol"], rest], sort_keys=True)
+
+    def sgpm(row: Row) -> str:
+        return str(row.get("sgpm", "")).partition(" ")[2]
+
+    chosen = _most([start(row) for row in rows])
+    rows = [row for row in rows if start(row) == chosen]
+    with_token = [row for row in rows if known[row["study"]].sgpm]
+    pretrained = _most([sgpm(row) for row in with_token])
+    return [row for row in rows if sgpm(row) == (pretrained if known[row["study"]].sgpm else "")]
+
+
+def _most(values: list[str]) -> str:
+    """The most frequent; of equally frequent ones the last in order."""
+    return max(Counter(values).items(), key=lambda item: (item[1], item[0]), default=("", 0))[0]
+
+
+# -------------------------------------------------------------------- texts
+
+
+def comparison_table(results: Results, study: str) -> str:
+    """Markdown: mean ± standard deviation, and the paired difference to the study's reference with its interval."""
+    datasets, names = list(results), _names(results, study)
+    head = ["| | " + " | ".join(datasets) + " |", "|---" * (len(datasets) + 1) + "|"]
+    reference = REFERENCES[study]
+    lines = [
+        "Test accuracy in percent, mean ± standard deviation over splits (their number in brackets).",
+        *(["In italics the paper's figure, which is with an SGPM-token."] if study == "ablation" else []),
+        "",
+        *head,
+    ]
+    for name in names:
+        lines.append(f"| {name} | " + " | ".join(_text(results, study, name, d) for d in datasets) + " |")
+    lines += ["", f"Paired difference to '{reference}' on the same splits, with its 95 % interval:", "", *head]
+    for name in names:
+        if name != reference:
+            texts = [difference_text(_difference(results, study, name, dataset)) for dataset in datasets]
+            lines.append(f"| {name} | " + " | ".join(texts) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def comparison_latex(results: Results, study: str) -> str:
+    """The same as two LaTeX tabulars."""
+    datasets, names = list(results), _names(results, study)
+    main = [[name, *(_text(results, study, name, d, tex=True) for d in datasets)] for name in names]
+    gaps = [
+        [name, *(f"${t}$" if (t := difference_text(_difference(results, study, name, d))) else "" for d in datasets)]
+        for name in names
+        if name != REFERENCES[study]
+    ]
+    lines = ["% Mean and standard deviation over splits, their number in brackets; the paper's figure in italics."]
+    lines += tabular(datasets, main)
+    lines += [f"% Paired difference to {REFERENCES[study]} on the same splits, with its 95 % interval."]
+    return "\n".join([*lines, *tabular(datasets, gaps)]) + "\n"
+
+
+def csv_of(results: Results, study: str) -> str:
+    """One line for each dataset and variant."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["dataset", "method", "variant", "mean", "std", "low", "high", "n", "difference", "from", "to"])
+    for dataset, found in results.items():
+        for variant in variants(study, dataset, with_sgpm=True):
+            values = list(found.get(variant.name, {}).values())
+            if not values:
+                continue
+            interval = mean_interval(values)
+            std = "" if interval is None else float(np.std(values, ddof=1))
+            ends = ("", "") if interval is None else interval[1:]
+            gap = _difference(results, study, variant.name, dataset) if study in REFERENCES else None
+            start = [dataset, variant.model, variant.name, float(np.mean(values)), std]
+            writer.writerow([*start, *ends, len(values), *(gap or ("", "", ""))])
+    return text.getvalue()
+
+
+def pretraining_table(rows: list[Row]) -> str:
+    """Markdown: how many masked nodes the SGPMs guess right, beside what the neighbouring word alone would tell."""
+    mine = [row for row in rows if (row["kind"], row["study"], row["status"]) == ("pretrain", PRETRAINING, "done")]
+    lines = ["Masked nodes of held-out sentences guessed right, in percent:", ""]
+    lines += ["| dataset | SGPM | neighbouring word alone | chance | epochs | seconds |", "|---" * 6 + "|"]
+    for row in sorted(mine, key=lambda row: (row["dataset"], row["config_hash"])):
+        shares = [row["history"][-1]["val_accuracy"], row["bigram_accuracy"], row["chance"]]
+        cells = [*(f"{100 * share:.2f}" for share in shares), str(len(row["history"])), f"{row['seconds']:.0f}"]
+        lines.append(f"| {row['dataset']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n" if mine else ""
+
+
+def _names(results: Results, study: str) -> list[str]:
+    """The variants that were run on some dataset, in the study's order."""
+    ran = {name for found in results.values() for name in found}
+    return [v.name for v in variants(study, next(iter(results)), with_sgpm=True) if v.name in ran]
+
+
+def _difference(results: Results, study: str, name: str, dataset: str) -> tuple[float, float, float] | None:
+    found, reference = results[dataset], REFERENCES[study]
+    return None if name == reference else paired_difference(found.get(name, {}), found.get(reference, {}))
+
+
+def _text(results: Results, study: str, name: str, dataset: str, tex: bool = False) -> str:
+    sign = r"$\pm$" if tex else " ± "
+    paper = paper_ablation(name, dataset) if study == "ablation" else None
+    printed = "" if paper is None else f"{paper[0]:.2f}{sign}{paper[1]:.2f}"
+    values = list(results[dataset].get(name, {}).values())
+    ours = f"{np.mean(values):.2f}" if values else "not run yet"
+    ours += f"{sign}{np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
+    ours += f" ({len(values)})" if values else ""
+    italics = (rf"\emph{{{printed}}}" if tex else f"*{printed}*") if printed else ""
+    return "; ".join(part for part in (ours, italics) if part)
+
+
+# -------------------------------------------------------------------- figures
+
+
+def tokens_plot(results: Results) -> Figure:
+    """Accuracy against the number of tokens, Tokenphormer beside NAGphormer, a panel a dataset, as the paper draws it.
+
+    Bands are 95 % intervals of the mean over splits; a dashed line stands at the graph's diameter.
+    """
+    columns = min(3, len(results))
+    rows = -(-len(results) // columns)
+    figure = plots.new_figure(plots.WIDTH if columns == 1 else 3.4 * columns, 0.5 + 2.7 * rows)
+    grid: Any = figure.subplots(rows, columns, squeeze=False)
+    for axes, (dataset, found) in zip(grid.flat, results.items(), strict=False):
+        _tokens_panel(axes, dataset, found)
+    for axes in grid.flat[len(results) :]:
+        axes.set_axis_off()
+    grid[0, 0].legend(frameon=False, fontsize=8, loc="best")
+    return figure
+
+
+def _tokens_panel(axes: Axes, dataset: str, found: dict[str, dict[int, float]]) -> None:
+    for model, (colour, marker, unit) in COLOURS.items():
+        points = []
+        for variant in variants("tokens", dataset, with_sgpm=True):
+            values = list(found.get(variant.name, {}).values())
+            if variant.model == model and values:
+                mean = float(np.mean(values))
+                points.append((variant.place, *(mean_interval(values) or (mean, mean, mean))))
+        count, mean_of, low, high = np.array(points, dtype=np.float64).reshape(-1, 4).T
+        label = f"{entry(model).title} ({unit})"
+        axes.plot(count, mean_of, label=label, color=colour, marker=marker, markersize=3, linewidth=1.3)
+        axes.fill_between(count, low, high, color=colour, alpha=0.18, linewidth=0)
+    if dataset in DIAMETER:
+        axes.axvline(DIAMETER[dataset], color=plots.MUTED, linewidth=1, linestyle="--", label="_diameter")
+        axes.set_title("dashed: diameter", loc="right", **plots.small_text())
+    axes.set_xlim(0, 143)
+    axes.set_xticks(range(0, 141, 20))
+    plots.style_axes(axes, dataset, "number of tokens")
+    axes.set_ylabel("test accuracy, %", fontsize=9, color=plots.INK)
+
+
+# -------------------------------------------------------------------- files
+
+
+def write_studies(rows: list[Row], out: Path, say: Callable[[str], None] = lambda _: None) -> list[Path]:
+    """Write what there is of the studies: ablation.md, .tex, .csv; tokens.csv, .png, .svg; sgpm.md, .tex, .csv."""
+    files: dict[str, str] = {}
+    figures: dict[str, Figure] = {}
+    for study in STUDIES:
+        results = study_results(rows, study, say)
+        if results and study in REFERENCES:
+            files[f"{study}.md"] = comparison_table(results, study)
+            files[f"{study}.tex"] = comparison_latex(results, study)
+        if results:
+            files[f"{study}.csv"] = csv_of(results, study)
+        if results and study == "tokens":
+            figures |= {f"tokens{suffix}": tokens_plot(results) for suffix in (".png", ".svg")}
+    if pretrained := pretraining_table(rows):
+        files["sgpm.md"] = "\n".join(part for part in (files.get("sgpm.md"), pretrained) if part)
+    for name, text in files.items():
+        with atomic_path(out / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    for name, figure in figures.items():
+        plots.save_figure(figure, out / name)
+    return [out / name for name in (*files, *figures)]

@@ -1,0 +1,195 @@
+"""Tables and figures of the studies: numbers by hand, only what can be compared, the paper beside it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from tests.benchmark.fakes import make_row
+from tokenphormer.benchmark.paper import paper_ablation
+from tokenphormer.benchmark.rows import Row
+from tokenphormer.benchmark.study_tables import (
+    comparison_latex,
+    comparison_table,
+    csv_of,
+    pretraining_table,
+    study_results,
+    tokens_plot,
+    write_studies,
+)
+from tokenphormer.benchmark.variants import ABLATION, variants
+from tokenphormer.errors import InputError
+
+
+def rows_of(study: str, name: str, accuracies: list[float], **changes: Any) -> list[Row]:
+    """One row a split; settings are what the variant changes and what `values` adds."""
+    (variant,) = [v for v in variants(study, "cora", with_sgpm=True) if v.name == name]
+    values = variant.values | changes.pop("values", {})
+    return [
+        make_row(model=variant.model, split=n, test_accuracy=value, study=f"{study}: {name}", values=values, **changes)
+        for n, value in enumerate(accuracies)
+    ]
+
+
+@pytest.fixture
+def ablation() -> list[Row]:
+    rows = rows_of("ablation", "all tokens", [0.80, 0.90, 0.85], sgpm="static H")
+    rows += rows_of("ablation", "without SGPM-token", [0.81, 0.91, 0.86])
+    return rows + rows_of("ablation", "without walk-tokens", [0.70, 0.86, 0.90], sgpm="static H")
+
+
+def test_the_ablation_by_hand(ablation: list[Row]) -> None:
+    text = comparison_table(study_results(ablation, "ablation"), "ablation")
+    assert "| all tokens | 85.00 ± 5.00 (3); *91.20 ± 0.47* |" in text
+    assert "| without walk-tokens | 82.00 ± 10.58 (3); *88.37 ± 1.23* |" in text
+    # Differences −10, −4, 5: the same as in test_tables, with Student's t.
+    assert "| without walk-tokens | -3.00 [-21.75, +15.75] |" in text
+    assert "| without SGPM-token | +1.00 [+1.00, +1.00] |" in text
+    assert "only jump walks" not in text
+    assert text.count("| all tokens |") == 1
+    latex = comparison_latex(study_results(ablation, "ablation"), "ablation")
+    assert r"all tokens & 85.00$\pm$5.00 (3); \emph{91.20$\pm$0.47} \\" in latex
+    assert r"without walk-tokens & $-3.00 [-21.75, +15.75]$ \\" in latex
+    assert latex.count(r"\begin{tabular}{lc}") == latex.count(r"\end{tabular}") == 2
+
+
+def test_csv(ablation: list[Row]) -> None:
+    ours, without, walks = csv.DictReader(io.StringIO(csv_of(study_results(ablation, "ablation"), "ablation")))
+    assert (ours["dataset"], ours["method"], ours["variant"], ours["n"]) == ("cora", "tokenphormer", "all tokens", "3")
+    assert float(ours["std"]) == pytest.approx(5.0)
+    assert float(ours["high"]) == pytest.approx(85 + 4.302653 * 5 / 3**0.5, abs=1e-4)
+    assert ours["difference"] == ""
+    assert float(without["difference"]) == pytest.approx(1.0)
+    assert float(walks["from"]) == pytest.approx(-21.75, abs=0.01)
+
+
+def test_one_split_has_no_interval() -> None:
+    results = study_results(rows_of("ablation", "all tokens", [0.8]), "ablation")
+    assert "| all tokens | 80.00 (1); *91.20 ± 0.47* |" in comparison_table(results, "ablation")
+    (line,) = csv.DictReader(io.StringIO(csv_of(results, "ablation")))
+    assert (line["mean"], line["std"], line["low"], line["high"]) == ("80.0", "", "", "")
+
+
+def test_datasets_side_by_side(ablation: list[Row]) -> None:
+    rows = ablation + rows_of("ablation", "all tokens", [0.5, 0.6], dataset="debian")
+    text = comparison_table(study_results(rows, "ablation"), "ablation")
+    assert "| | cora | debian |" in text
+    assert "| all tokens | 85.00 ± 5.00 (3); *91.20 ± 0.47* | 55.00 ± 7.07 (2) |" in text
+    assert "; *88.37 ± 1.23* | not run yet |" in text
+
+
+# ---------------------------------------------------------------- what can be compared
+
+
+def test_rows_of_another_start_are_said_and_left_out(ablation: list[Row]) -> None:
+    strange = rows_of("ablation", "all tokens", [0.1, 0.1], sgpm="static H", values={"dropout": 0.9})
+    strange += rows_of("ablation", "only jump walks", [0.1], protocol="two-stage", sgpm="static H")
+    said: list[str] = []
+    assert study_results([*strange, *ablation], "ablation", said.append) == study_results(ablation, "ablation")
+    assert said == ["cora, ablation: 3 rows start from other values; they are not counted"]
+
+
+def test_runs_with_and_without_an_sgpm_are_not_mixed(ablation: list[Row]) -> None:
+    bare = rows_of("ablation", "all tokens", [0.1, 0.1]) + rows_of("ablation", "without hop-tokens", [0.1])
+    assert study_results(bare + ablation, "ablation") == study_results(ablation, "ablation")
+    other = rows_of("ablation", "all tokens", [0.2], sgpm="static OTHER")
+    assert study_results(other + ablation, "ablation") == study_results(ablation, "ablation")
+    found = study_results(bare + bare + other, "ablation")
+    assert found == {"cora": {"all tokens": {0: 10.0, 1: 10.0}, "without hop-tokens": {0: 10.0}}}
+
+
+def test_other_studies_failures_and_unknown_variants_stay_out(ablation: list[Row]) -> None:
+    others = [make_row(model="tokenphormer", split=7), *rows_of("sgpm", "without", [0.3])]
+    others += rows_of("ablation", "only jump walks", [0.3], status="did not run", reason="no", sgpm="static H")
+    others += [make_row(model="tokenphormer", study="ablation: by half")]
+    assert study_results(others + ablation, "ablation") == study_results(ablation, "ablation")
+    assert study_results(ablation, "tokens") == {}
+
+
+def test_a_split_must_be_the_same_in_all_rows(ablation: list[Row]) -> None:
+    ablation[0]["split_hash"] = "another"
+    with pytest.raises(InputError, match="split 0 has the hash"):
+        study_results(ablation, "ablation")
+
+
+# ---------------------------------------------------------------- the other studies
+
+
+def test_the_sgpm_study_by_hand() -> None:
+    rows = rows_of("sgpm", "without", [0.8, 0.9]) + rows_of("sgpm", "static", [0.82, 0.94], sgpm="static H")
+    rows += rows_of("sgpm", "contextual", [0.81, 0.91], sgpm="contextual H")
+    text = comparison_table(study_results(rows, "sgpm"), "sgpm")
+    assert "| without | 85.00 ± 7.07 (2) |" in text
+    assert "| contextual | +1.00 [+1.00, +1.00] |" in text
+    assert "| static | +3.00 [" in text
+    assert "paper" not in text
+
+
+def test_the_pretraining_table() -> None:
+    row: Row = {"kind": "pretrain", "study": "sgpm", "model": "sgpm", "dataset": "cora", "status": "done"}
+    row |= {"config_hash": "H", "history": [{"val_accuracy": 0.1}, {"val_accuracy": 0.767}], "seconds": 12.3}
+    row |= {"bigram_accuracy": 0.25, "chance": 0.001}
+    assert "| cora | 76.70 | 25.00 | 0.10 | 2 | 12 |" in pretraining_table([row, make_row()])
+    assert pretraining_table([make_row()]) == ""
+
+
+@pytest.fixture
+def tokens() -> list[Row]:
+    rows: list[Row] = []
+    for variant in variants("tokens", "cora", with_sgpm=True):
+        start = 0.8 if variant.model == "tokenphormer" else 0.7
+        rows += rows_of("tokens", variant.name, [start, start + 0.1])
+    return rows
+
+
+def lines_of(figure: Figure, panel: int = 0) -> dict[str, Any]:
+    return {str(line.get_label()): line for line in figure.axes[panel].get_lines()}
+
+
+def test_the_tokens_figure(tokens: list[Row]) -> None:
+    figure = tokens_plot(study_results(tokens, "tokens"))
+    lines = lines_of(figure)
+    ours, theirs = lines["Tokenphormer (walk-tokens)"], lines["NAGphormer (hops)"]
+    assert ours.get_xdata().tolist() == list(range(10, 141, 10))
+    assert theirs.get_xdata().tolist() == [*range(1, 20), *range(20, 141, 10)]
+    assert ours.get_ydata() == pytest.approx(np.full(14, 85.0))
+    assert theirs.get_ydata() == pytest.approx(np.full(32, 75.0))
+    assert list(lines["_diameter"].get_xdata()) == [19, 19]
+    band = figure.axes[0].collections[0].get_paths()[0].vertices
+    assert isinstance(band, np.ndarray)
+    # Deviations ±5: the sample deviation is √50, and Student's t for 1 is 12.7062.
+    assert band[:, 1].max() == pytest.approx(85 + 12.7062 * 50**0.5 / 2**0.5, abs=1e-3)
+
+
+def test_a_panel_a_dataset(tokens: list[Row]) -> None:
+    more = [row | {"dataset": name} for name in ("photo", "dblp", "debian") for row in tokens if "hops" in row["study"]]
+    figure = tokens_plot(study_results(tokens + more, "tokens"))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["cora", "photo", "dblp", "debian", "", ""]
+    assert len(lines_of(figure, 1)["Tokenphormer (walk-tokens)"].get_xdata()) == 0
+    assert "_diameter" not in lines_of(figure, 3)
+
+
+def test_files(ablation: list[Row], tokens: list[Row], tmp_path: Path) -> None:
+    assert write_studies([make_row()], tmp_path / "none") == []
+    assert not (tmp_path / "none").exists()
+    paths = write_studies(ablation + tokens, tmp_path / "t")
+    names = ["ablation.md", "ablation.tex", "ablation.csv", "tokens.csv", "tokens.png", "tokens.svg"]
+    assert [path.name for path in paths] == names
+    first = [path.read_bytes() for path in paths]
+    write_studies(list(reversed(ablation)) + tokens, tmp_path / "t")
+    assert [path.read_bytes() for path in paths] == first
+
+
+def test_the_papers_ablation_is_whole() -> None:
+    for name in ABLATION:
+        figure = paper_ablation(name, "pubmed")
+        assert figure is not None
+        assert 89 < figure[0] < 90
+    assert paper_ablation("all tokens", "debian") is None
+    assert paper_ablation("without walk-tokens", "cora") == (88.37, 1.23)

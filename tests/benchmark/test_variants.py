@@ -1,0 +1,222 @@
+"""The studies: every variant on the same splits from one start, each run once, whatever is merged or stopped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.benchmark.fakes import CPU, Inline, fake_run, make_row, trial, use
+from tests.benchmark.test_sgpm_study import SMALL as SMALL_SGPM
+from tokenphormer.benchmark import grid, variants
+from tokenphormer.benchmark.grid import Plan
+from tokenphormer.benchmark.methods import complete, entry
+from tokenphormer.benchmark.rows import Row, append_row, config_hash, origin, read_rows, row_key
+from tokenphormer.benchmark.running import Job
+from tokenphormer.benchmark.running import run as real_run
+from tokenphormer.benchmark.sgpm_study import Pretraining
+from tokenphormer.benchmark.variants import ABLATION, BASE, jobs_of, run_study, start_values
+from tokenphormer.errors import InputError
+from tokenphormer.graph import Graph
+from tokenphormer.sgpm import SGPMSettings
+from tokenphormer.sgpm.pretrained import VECTOR_KINDS
+
+SGPM = SGPMSettings(seed=4)
+Run = Callable[..., list[Row]]
+
+
+def fake_pretraining(job: Pretraining, device: torch.device) -> Row:
+    job.folder.mkdir(exist_ok=True)
+    for kind in VECTOR_KINDS:
+        np.save(job.file(kind), np.zeros((2, 2)))
+    row = {"kind": "pretrain", "study": "sgpm", "model": "sgpm", "dataset": job.dataset, "status": "done"}
+    row |= {"config_hash": job.settings.hash, "seed": job.settings.seed, "val_accuracy": 0.5, "seconds": 1.0}
+    return row | {"history": [{"val_accuracy": 0.5}], "bigram_accuracy": 0.1, "chance": 0.01} | origin()
+
+
+@pytest.fixture
+def study(tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    monkeypatch.setattr(variants, "pretrain_for_study", fake_pretraining)
+    use(monkeypatch, Inline(), fake_run)
+
+    def call(name: str, splits: int = 2, datasets: tuple[str, ...] = ("cora", "photo"), **options: Any) -> list[Row]:
+        before = read_rows([tmp_path / "out"]) if (tmp_path / "out").exists() else []
+        added = run_study(name, Plan((), datasets, splits), tmp_path / "out", CPU, **options)
+        rows = read_rows([tmp_path / "out"])
+        assert added == len(rows) - len(before)
+        return rows
+
+    return call
+
+
+# ---------------------------------------------------------------- what is run
+
+
+@pytest.mark.parametrize(("sgpm", "names"), [(SGPM, set(ABLATION)), (None, set(ABLATION) - {"without SGPM-token"})])
+def test_the_ablation(study: Run, sgpm: SGPMSettings | None, names: set[str]) -> None:
+    finals = [row for row in study("ablation", sgpm=sgpm) if row["kind"] == "final"]
+    found = {(row["study"], row["dataset"], row["split"]) for row in finals}
+    assert found == {(f"ablation: {n}", d, s) for n in names for d in ("cora", "photo") for s in (0, 1)}
+    assert len(finals) == len(found)
+    for row in finals:
+        token = sgpm is not None and row["study"] != "ablation: without SGPM-token"
+        assert row.get("sgpm", "") == (f"static {SGPM.hash}" if token else "")
+        values = BASE | ABLATION[row["study"].partition(": ")[2]]
+        assert row["config_hash"] == config_hash(complete(entry("tokenphormer"), values))
+
+
+def test_the_tokens(study: Run) -> None:
+    rows = study("tokens", splits=1)
+    ours = [row["config"] for row in rows if (row["model"], row["dataset"]) == ("tokenphormer", "cora")]
+    assert [config["num_walks"] for config in ours] == list(range(10, 141, 10))
+    assert {config["num_hops"] for config in ours} == {3}
+    hops = [row["config"]["num_hops"] for row in rows if (row["model"], row["dataset"]) == ("nagphormer", "cora")]
+    assert hops == [*range(1, 20), *range(20, 141, 10)]
+    hops = [row["config"]["num_hops"] for row in rows if (row["model"], row["dataset"]) == ("nagphormer", "photo")]
+    assert hops == [*range(1, 12), *range(20, 141, 10)]
+
+
+def test_the_sgpm_study(study: Run) -> None:
+    rows = study("sgpm", sgpm=SGPM)
+    assert [row["dataset"] for row in rows if row["kind"] == "pretrain"] == ["cora", "photo"]
+    finals = [row for row in rows if row["kind"] == "final"]
+    kinds = {"without": "", **{kind: f"{kind} {SGPM.hash}" for kind in VECTOR_KINDS}}
+    assert sorted((row["dataset"], row["split"], row["study"], row.get("sgpm", "")) for row in finals) == sorted(
+        (name, split, f"sgpm: {kind}", token)
+        for name in ("cora", "photo")
+        for split in (0, 1)
+        for kind, token in kinds.items()
+    )
+    assert len({row["config_hash"] for row in finals}) == 1  # the token alone makes the difference
+
+
+def test_the_first_split_comes_first() -> None:
+    jobs = jobs_of("ablation", Plan((), ("cora", "photo"), 3), [])
+    assert [job.split for job in jobs] == sorted(job.split for job in jobs)
+    assert all(job.seed == job.split for job in jobs)
+
+
+def test_a_study_there_is_not(study: Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--study albation: expected main, ablation, tokens or sgpm"):
+        study("albation")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="--workers 0: expected at least 1"):
+        study("tokens", workers=0)
+    with pytest.raises(InputError, match="nowhere: no such file or folder of rows"):
+        study("tokens", merge=(Path("nowhere"),))
+
+
+def test_it_needs_no_optuna(study: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert len(study("tokens", splits=1)) == 14 + 32 + 14 + 24
+
+
+def test_a_real_run(tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two variants of the ablation, in this process, on the tiny graph."""
+    monkeypatch.setattr(variants, "BASE", BASE | {"num_walks": 4, "hidden_channels": 8, "max_epochs": 2})
+    monkeypatch.setattr(variants, "ABLATION", {name: ABLATION[name] for name in ("all tokens", "without hop-tokens")})
+    use(monkeypatch, Inline(), real_run)
+    assert run_study("ablation", Plan((), ("cora",), 1), tmp_path, CPU) == 2
+    rows = read_rows([tmp_path])
+    assert [(row["status"], row["epochs"]) for row in rows] == [("done", 2)] * 2
+    assert all(0 <= row["test_accuracy"] <= 1 for row in rows)
+    assert rows[0]["split_hash"] == rows[1]["split_hash"]
+
+
+def test_a_real_run_with_sgpm_tokens(tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(variants, "BASE", BASE | {"num_walks": 4, "hidden_channels": 8, "max_epochs": 2})
+    use(monkeypatch, Inline(), real_run)
+    assert run_study("sgpm", Plan((), ("cora",), 1), tmp_path, CPU, sgpm=SMALL_SGPM) == 4
+    pretrained, *finals = read_rows([tmp_path])
+    assert (pretrained["kind"], pretrained["config_hash"]) == ("pretrain", SMALL_SGPM.hash)
+    assert [row["status"] for row in finals] == ["done"] * 3
+    assert len({row["val_loss"] for row in finals}) == 3  # each reads something else
+    assert finals[0]["parameters"] < finals[1]["parameters"]
+
+
+# ---------------------------------------------------------------- stopping and going on
+
+
+@pytest.mark.parametrize("name", ["ablation", "tokens", "sgpm"])
+def test_gone_on_with_nothing_is_doubled(study: Run, name: str, tmp_path: Path) -> None:
+    sgpm = SGPM if name == "sgpm" else None
+    first = study(name, 1, sgpm=sgpm)
+    rows = study(name, 2, sgpm=sgpm)
+    pretrained = sum(row["kind"] == "pretrain" for row in rows)
+    assert len(rows) - pretrained == 2 * (len(first) - pretrained)
+    assert len({row_key(row) for row in rows}) == len(rows)
+    assert len((tmp_path / "out" / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == len(rows)
+    assert study(name, 2, sgpm=sgpm) == rows
+
+
+def test_what_is_merged_is_done(study: Run, tmp_path: Path) -> None:
+    rows = study("ablation", 1)
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    mine = study("ablation", 2, merge=(tmp_path / "elsewhere",))
+    assert {row["split"] for row in mine} == {1}
+    assert len(mine) == len(rows)
+
+
+def test_the_time_ends_it_and_the_next_slice_goes_on(study: Run, tmp_path: Path) -> None:
+    assert study("sgpm", 1, sgpm=SGPM, minutes=0.0) == []
+    assert not (tmp_path / "out" / "vectors").exists()
+    assert len(study("sgpm", 1, sgpm=SGPM)) == 2 + 6
+
+
+def test_vectors_that_are_there_are_not_made_again(study: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study("sgpm", 1, sgpm=SGPM, vectors=tmp_path / "kept")
+    monkeypatch.setattr(variants, "pretrain_for_study", lambda *_: pytest.fail("pre-trained again"))
+    rows = study("ablation", 1, sgpm=SGPM, vectors=tmp_path / "kept")
+    assert sum(row["kind"] == "pretrain" for row in rows) == 2
+    assert not (tmp_path / "out" / "vectors").exists()
+    for path in (tmp_path / "kept").iterdir():
+        path.unlink()
+    assert study("ablation", 1, sgpm=SGPM, vectors=tmp_path / "kept") == rows  # nothing needs them any more
+
+
+def test_two_cannot_fill_one_folder(study: Run, tmp_path: Path) -> None:
+    with (
+        grid.only_writer(tmp_path / "out" / "rows.jsonl"),
+        pytest.raises(InputError, match="another process is filling it"),
+    ):
+        study("ablation", 1)
+
+
+# ---------------------------------------------------------------- what it starts from
+
+
+def test_it_starts_from_what_the_search_settled_on() -> None:
+    rows = [trial(0, model="tokenphormer", val_accuracy=0.1)]
+    rows += [trial(1, model="tokenphormer", val_accuracy=0.2, values={"dropout": 0.7, "walk_ratios": [1, 0, 0, 0]})]
+    here = ("ablation", "tokenphormer", "cora", "stratified")
+    assert start_values([], *here) == BASE
+    assert start_values(rows, *here) == {"dropout": 0.7, "walk_ratios": [1, 0, 0, 0]}
+    assert start_values(rows, "ablation", "tokenphormer", "photo", "stratified") == BASE
+    assert start_values(rows, "ablation", "tokenphormer", "cora", "two-stage") == BASE
+    assert start_values(rows, "tokens", "nagphormer", "cora", "stratified") == {}
+    old = [row | {"config_hash": "of other defaults"} for row in rows]
+    assert start_values(old, *here) == BASE
+
+
+@pytest.mark.parametrize("name", ["ablation", "tokens", "sgpm"])
+def test_a_study_that_has_begun_keeps_its_start(study: Run, name: str, tmp_path: Path) -> None:
+    """A search that went on meanwhile has found something better; the study's rows must stay comparable."""
+    sgpm = SGPM if name == "sgpm" else None
+    append_row(tmp_path / "main.jsonl", trial(0, model="tokenphormer", val_accuracy=0.1, values={"dropout": 0.7}))
+    study(name, 1, ("cora",), sgpm=sgpm, merge=(tmp_path / "main.jsonl",))
+    append_row(tmp_path / "main.jsonl", trial(1, model="tokenphormer", val_accuracy=0.9, values={"dropout": 0.3}))
+    rows = study(name, 2, ("cora",), sgpm=sgpm, merge=(tmp_path / "main.jsonl",))
+    ours = [row for row in rows if row["model"] == "tokenphormer"]
+    assert {row["split"] for row in ours} == {0, 1}
+    assert {row["config"]["dropout"] for row in ours} == {0.7}
+
+
+def test_an_ablation_does_not_start_from_what_it_left_out() -> None:
+    job = Job("final", "tokenphormer", "cora", "stratified", 0, (("num_walks", 0),), study="ablation: without walks")
+    row = make_row(model="tokenphormer") | job.row()
+    assert start_values([row], "ablation", "tokenphormer", "cora", "stratified") == BASE

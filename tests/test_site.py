@@ -1,0 +1,210 @@
+"""The site builds without a warning, and what its pages and README say of the repository is so."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tokenphormer
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+MAP_ROW = re.compile(r"^\|.*\]\(\.\./([\w./]+)\).*\| *([^|]*) \|$", re.MULTILINE)
+
+
+def script(name: str) -> ModuleType:
+    """A file of scripts/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+# ---------------------------------------------------------------- the site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All pages as HTML; a warning is an error."""
+    out = tmp_path_factory.mktemp("site")
+    line = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-d",
+        str(out / "doctrees"),
+        str(DOCS),
+        str(out),
+    ]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_every_page_is_in_the_site(site: Path) -> None:
+    pages = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md") if "_build" not in path.parts}
+    assert pages <= {path.relative_to(site) for path in site.rglob("*.html")}
+
+
+def test_the_site_asks_nobody_else(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        asked = re.findall(
+            r"<(?:script|link|img)\b[^>]*(?:src|href)=\"(https?:[^\"]+)", page.read_text(encoding="utf-8")
+        )
+        assert not asked, f"{page.name}: {asked}"
+
+
+def test_links_to_files_of_the_repository_work(site: Path) -> None:
+    """Links out of docs/ are downloads or pages; none is left as it was, where it would lead nowhere."""
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r"<a\b[^>]*href=\"([^\"#]+)", text):
+            if not re.match(r"\w+:", link):
+                assert (page.parent / link.partition("?")[0]).exists(), f"{page.name}: {link}"
+
+
+def test_the_api_page_has_every_public_name(site: Path) -> None:
+    text = (site / "api.html").read_text(encoding="utf-8")
+    for name in set(tokenphormer.__all__) - {"__version__"}:
+        assert f'id="tokenphormer.{name}"' in text, name
+
+
+def test_shapes_in_docstrings_are_no_lists(site: Path) -> None:
+    assert "(n) class numbers" in (site / "api.html").read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------- the paper's map
+
+
+def test_the_map_names_what_is_there() -> None:
+    rows = MAP_ROW.findall((DOCS / "paper-map.md").read_text(encoding="utf-8"))
+    assert len(rows) > 35
+    for file, names in rows:
+        assert (ROOT / file).is_file(), file
+        for name in re.findall(r"`([^`]+)`", names):
+            module = file.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            assert hasattr(importlib.import_module(module), name), f"{file}: {name}"
+
+
+def test_the_map_has_every_section_of_the_method() -> None:
+    text = (DOCS / "paper-map.md").read_text(encoding="utf-8")
+    for section in ("Graph Serialization", "Walk-token", "SGPM-token", "Hop-token", "encoder", "readout", "Ablation"):
+        assert section in text
+
+
+# ---------------------------------------------------------------- README
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    links = [link for link in LINK.findall(README) if not link.startswith("http")]
+    assert len(links) > 15
+    assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_the_example_has_twelve_lines() -> None:
+    code = README.partition("```python\n")[2].partition("```")[0]
+    assert len(code.splitlines()) == 12
+
+
+def test_the_pictures_are_small() -> None:
+    shown = re.findall(r"!\[[^\]]+\]\((docs/pictures/[\w-]+\.png)\)", README)
+    assert len(shown) == 3
+    for path in (DOCS / "pictures").iterdir():
+        assert path.stat().st_size < 300_000, path.name
+
+
+def test_the_pictures_are_what_the_script_draws(tmp_path: Path) -> None:
+    for drawn in script("docs_pictures").main(tmp_path):
+        kept = DOCS / "pictures" / drawn.name
+        with Image.open(drawn) as new, Image.open(kept) as old:
+            assert new.size == old.size
+            pixels = [np.asarray(each.convert("RGB"), np.float64) for each in (new, old)]
+        assert np.abs(pixels[0] - pixels[1]).mean() < 1, f"{kept.name}: draw it anew"  # fonts may differ a little
+
+
+# ---------------------------------------------------------------- results
+
+
+@pytest.fixture(scope="module")
+def blocks() -> ModuleType:
+    return script("results_blocks")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/limits.md"])
+def test_results_are_those_of_the_tables(page: str, blocks: ModuleType) -> None:
+    assert page in blocks.PAGES
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert f"<!-- results: {blocks.PAGES[page]} -->" in text
+    assert blocks.rewritten(text) == text, "run python scripts/results_blocks.py"
+
+
+CSV = """\
+method,dataset,protocol,status,mean,std,n,seconds,difference,low,high,plus_difference,plus_low,plus_high
+tokenphormer,cora,stratified,re-run,80,1,10,3,,,,-1,-2,0
+tokenphormer+,cora,stratified,re-run,81,1,10,3,1,0,2,,,
+gcn,cora,stratified,re-run,82,1,10,1,2,1,3,1,-1,3
+gcn_tuned,cora,stratified,re-run,81,1,10,2,1,-1,3,0,-1,1
+mlp,cora,stratified,from the paper,99,1,0,,,,,,,
+appnp,cora,two-stage,re-run,98,1,10,1,18,17,19,17,16,18
+tokenphormer,photo,stratified,re-run,90,1,3,3,,,,-9,-10,-8
+tokenphormer+,photo,stratified,re-run,99,1,3,3,9,8,10,,,
+gcn,photo,stratified,re-run,88,1,3,1,-2,-3,-1,-11,-12,-10
+tokenphormer,pubmed,stratified,re-run,70,1,10,3,,,,,,
+gcn,dblp,stratified,re-run,80,1,10,1,,,,,,
+"""
+ROWS = """\
+{"kind": "final", "study": "main", "dataset": "cora"}
+{"kind": "trial", "study": "main", "dataset": "photo"}
+{"kind": "trial", "study": "main", "dataset": "pubmed"}
+"""
+
+
+def test_blocks_follow_the_tables(blocks: ModuleType, tmp_path: Path) -> None:
+    for path, text in (
+        ("tables/main.csv", CSV),
+        ("rows/a.jsonl", ROWS),
+        ("rows/b.jsonl", ROWS.replace("trial", "final")),
+    ):
+        (tmp_path / "experiments" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "experiments" / path).write_text(text, encoding="utf-8")
+    page = "before\n<!-- results: main -->\nold\n<!-- end of results -->\nafter\n"
+    text = blocks.rewritten(page, tmp_path)
+    a, b = "[a](experiments/rows/a.jsonl)", "[b](experiments/rows/b.jsonl)"
+    assert text.startswith("before\n<!-- results: main -->\n| dataset |")
+    assert text.endswith("<!-- end of results -->\nafter\n")
+    assert "old" not in text
+    assert (
+        "| cora | 80.0 ± 1.0 (10) | 81.0 ± 1.0 (10) | GCN 82.0 ± 1.0 (10) | 81.0 ± 1.0 (10) | +1.00 [-1.00, +3.00] |"
+        in text
+    )
+    assert f"| {a}, {b} |" in text
+    assert "dblp" not in text  # Tokenphormer itself was not run there
+    assert "| pubmed | 70.0 ± 1.0 (10) | not run yet | not run yet | not run yet |  |" in text
+    assert "On photo Tokenphormer+ is ahead of all others" in text
+    assert "On cora Tokenphormer+ and the best of the others cannot be told apart." in text
+    assert "On photo Tokenphormer is ahead of all others" in text
+    assert "On cora the best of the others is ahead of Tokenphormer." in text
+    assert blocks.rewritten(text, tmp_path) == text
+    enough = blocks.rewritten("<!-- results: enough -->\n<!-- end of results -->", tmp_path)
+    assert "On cora the better GCN is ahead. On photo Tokenphormer is ahead of both." in enough
+
+
+def test_lists_read_as_sentences_do(blocks: ModuleType) -> None:
+    assert [blocks.listed(list(names)) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
