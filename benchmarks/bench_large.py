@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bench_walks import machine
-from tokenphormer.evaluation.plots import BLUE, GREEN, ORANGE
+from tokenphormer.evaluation.plots import BLUE, GREEN, INK, ORANGE, WIDTH, new_figure, save_figure, style_axes
 from tokenphormer.graph.external import convert, parse_memory
 from tokenphormer.graph.generators import BlockModel, generate
 
@@ -162,6 +162,7 @@ def step_walks(folder: Path, row: Row) -> None:
     with watched(row):
         for kind in KINDS:
             sample_walks(graph, kind, 10, 4, starts)
+    row["starts"] = len(starts)
     row["million_steps_a_second"] = round(4 * len(starts) * 40 / row["seconds"] / 1e6, 1)
 
 
@@ -178,7 +179,7 @@ def step_hops(folder: Path, row: Row) -> None:
 
 
 def step_train(folder: Path, row: Row, labelled: int, epochs: int) -> None:
-    """What `tokenphormer train` does: train and validate on `labelled` nodes each, score them and as many for testing."""
+    """What `tokenphormer train` does on `labelled` nodes of each part: epochs, then the scores of all three parts."""
     import torch
 
     from tokenphormer import load_graph
@@ -195,10 +196,20 @@ def step_train(folder: Path, row: Row, labelled: int, epochs: int) -> None:
     guess = estimate(graph, split, config, cpu)
     row["labelled"], row["epochs"] = len(split.train), epochs
     row["estimated_mb"], row["estimated_epoch_seconds"] = guess.host_bytes >> 20, round(guess.epoch_seconds, 2)
+    began, ended = time.process_time(), []
     with watched(row):
-        summary = train_run(graph, str(folder / "graph"), split, config, out, cpu)
+        summary = train_run(
+            graph,
+            str(folder / "graph"),
+            split,
+            config,
+            out,
+            cpu,
+            after_epoch=lambda *_: ended.append(time.process_time()),
+        )
     history = [json.loads(line) for line in (out / "seeds" / "0" / "history.jsonl").read_text().splitlines()]
     row["epoch_seconds"] = round(float(np.mean([epoch["seconds"] for epoch in history])), 3)
+    row["epoch_cpu_seconds"] = round((ended[-1] - began) / epochs, 3)
     row["test_accuracy"] = round(summary.test_accuracy[0], 4)
 
 
@@ -223,19 +234,57 @@ WHOLE = {"generate": "generate", "convert-parquet": "convert", "hops": "hop feat
 """Steps that go through the whole graph."""
 EACH = {"walks": "walks", "train": "an epoch", "predict": "prediction"}
 """Steps whose work is the nodes asked for, on a graph of any size."""
-COLOURS = (BLUE, ORANGE, GREEN)
+ASKED = {"train": ("labelled", 2_500), "predict": ("predicted", 10_000)}
+"""How many nodes the rows that are compared ask for: as many as the smallest graph has."""
+LOOKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"))
 
 
 def latest(rows: list[Row], step: str) -> list[Row]:
-    """The last row of a step for each number of nodes, smallest graph first, all with the same work."""
-    work = [(row.get("labelled"), row.get("predicted")) for row in rows if row["step"] == step]
-    common = max(work, key=work.count)
-    chosen = {row["nodes"]: row for row in rows if row["step"] == step and (row.get("labelled"), row.get("predicted")) == common}
-    return [chosen[nodes] for nodes in sorted(chosen)]
+    """The last row of a step for each size of graph, small ones first."""
+    key, asked = ASKED.get(step, ("step", step))
+    found = {row["nodes"]: row for row in rows if row["step"] == step and row.get(key) == asked}
+    return [found[nodes] for nodes in sorted(found)]
+
+
+def microseconds_each(row: Row) -> float:
+    """Core time for one of the nodes that were asked for."""
+    if row["step"] == "train":
+        return 1e6 * float(row["epoch_cpu_seconds"]) / int(row["labelled"])
+    return 1e6 * float(row["cpu_seconds"]) / int(row["starts" if row["step"] == "walks" else "predicted"])
+
+
+def slope(nodes: list[int], values: list[float]) -> float:
+    """Of the line through the logarithms, without the smallest graph, whose time is that of starting: 1 is linear.
+
+    >>> round(slope([1, 10, 100], [5.0, 2.0, 20.0]), 2)
+    1.0
+    """
+    return float(np.polyfit(np.log(nodes[1:]), np.log(values[1:]), 1)[0])
 
 
 def plot(results: Path, out: Path) -> None:
-    """Draw time and memory of the steps against the number of nodes."""
+    """Draw core time and memory of the steps against the size of the graph."""
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    panels: list[tuple[str, dict[str, str], Callable[[Row], float]]] = [
+        ("Core seconds, the whole graph", WHOLE, lambda row: row["cpu_seconds"]),
+        ("Core µs for a node that is asked for", EACH, microseconds_each),
+        ("Own memory, GB", WHOLE, lambda row: row["own_mb"] / 1024),
+        ("Own memory, GB", EACH, lambda row: row["own_mb"] / 1024),
+    ]
+    figure = new_figure(2 * WIDTH, 6.4)
+    for axes, (title, steps, value) in zip(figure.subplots(2, 2, sharex=True).flat, panels, strict=True):
+        for (step, name), (colour, marker) in zip(steps.items(), LOOKS, strict=True):
+            some = latest(rows, step)
+            nodes, values = [row["nodes"] for row in some], [value(row) for row in some]
+            said = f"{name}: slope {slope(nodes, values):.2f}".replace("-", "−")
+            axes.plot(nodes, values, color=colour, marker=marker, markersize=5, linewidth=1.5, label=said)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        axes.set_ylim(low / 1.5, high * 1.5 if high / low > 8 else low * 12)
+        style_axes(axes, title, "nodes")
+        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    save_figure(figure, out)
 
 
 # ---------------------------------------------------------------- all of them
@@ -260,7 +309,8 @@ def steps(
 def main() -> None:
     """Parse, run each step in its own process, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, help="with --plot: the JSONL file")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="only draw the rows of a JSONL file")
     parser.add_argument("--nodes", type=int, default=1_000_000)
     parser.add_argument("--degree", type=int, default=20)
     parser.add_argument("--features", type=int, default=64)
@@ -273,8 +323,18 @@ def main() -> None:
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="append the rows to this JSONL file")
     options = parser.parse_args()
+    if options.plot:
+        plot(options.folder, options.plot)
+        return
     model = BlockModel(options.nodes, options.degree, options.features, num_train=options.train)
-    known = steps(options.folder, model, parse_memory(options.memory), options.labelled or options.train, options.epochs, options.predicted)
+    known = steps(
+        options.folder,
+        model,
+        parse_memory(options.memory),
+        options.labelled or options.train,
+        options.epochs,
+        options.predicted,
+    )
     if options.step:
         row: Row = {}
         known[options.step](row)

@@ -307,7 +307,9 @@ def test_bad_input_is_told_once(folder: Path) -> None:
     began = time.monotonic()
     done = run(folder, "tokenphormer", *TRAIN, "--set", "dropuot=1", "--out", "bad")
     assert time.monotonic() - began < 45  # on a busy machine; the ranks' own timeout is 60 s
-    assert said(done.stderr)[-1] == "tokenphormer: error: --set: 'dropuot' is no setting; nearest: dropout"
+    assert (
+        said(done.stderr)[-1] == "tokenphormer: error: --set: 'dropuot' is no setting; nearest: dropout, score_dropout"
+    )
     assert len([line for line in said(done.stderr) if line.startswith("tokenphormer")]) == 1
     assert set(exit_codes(done.stderr)) <= {"2", "-15"}  # torchrun ends who has not ended by itself
     assert exit_codes(done.stderr)[-1] == "2"  # the root cause

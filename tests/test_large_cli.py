@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from tests.test_cli import Cli, assert_refused, cli
 from tests.tiny import TINY, tiny_graph, write_folder
 from tokenphormer.evaluation import runs
 from tokenphormer.graph import Split, load_graph, read_folder
+from tokenphormer.training.tokenphormer import TokenphormerMethod
 
 __all__ = ["cli"]  # the fixture
 
@@ -101,6 +103,27 @@ def test_train_and_predict(cli: Cli, mine: str, monkeypatch: pytest.MonkeyPatch)
     assert Path("none.csv").read_text().startswith("id,label,predicted")
     # The run knows its graph by content: the tables are the same one.
     assert cli("predict", "run", mine, "--out", "again.csv").code == 0
+
+
+@pytest.mark.parametrize(("score_hops", "most"), [(0, 4), (2, 60)])
+def test_few_nodes_are_scored_together(
+    cli: Cli, mine: str, monkeypatch: pytest.MonkeyPatch, score_hops: int, most: int
+) -> None:
+    """On a CPU, in pieces that its caches hold; but all at once where scores are passed on, which takes all of them."""
+    cli("convert", mine, "disk")
+    words = [*QUICK, f"--set=score_hops={score_hops}", "--out", "run", "--device", "cpu"]
+    assert cli("train", "disk", *words).code == 0
+    sizes = []
+    scores = TokenphormerMethod.scores
+
+    def noted(self: TokenphormerMethod, nodes: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(nodes))
+        return scores(self, nodes)
+
+    monkeypatch.setattr(TokenphormerMethod, "scores", noted)
+    monkeypatch.setattr(runs, "READ_AT_ONCE", 4)
+    assert cli("predict", "run", "--out", "all.csv", "--device", "cpu").code == 0
+    assert (sum(sizes), max(sizes)) == (60, most)
 
 
 def test_a_dry_run_writes_nothing(cli: Cli, mine: str) -> None:

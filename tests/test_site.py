@@ -184,12 +184,12 @@ def test_blocks_follow_the_tables(blocks: ModuleType, tmp_path: Path) -> None:
     ):
         (tmp_path / "experiments" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "experiments" / path).write_text(text, encoding="utf-8")
-    page = "before\n<!-- results: main -->\nold\n<!-- end of results -->\nafter\n"
+    page = "before\n<!-- results: main -->\nstale\n<!-- end of results -->\nafter\n"
     text = blocks.rewritten(page, tmp_path)
     a, b = "[a](experiments/rows/a.jsonl)", "[b](experiments/rows/b.jsonl)"
     assert text.startswith("before\n<!-- results: main -->\n| dataset |")
     assert text.endswith("<!-- end of results -->\nafter\n")
-    assert "old" not in text
+    assert "stale" not in text
     assert (
         "| cora | 80.0 ± 1.0 (10) | 81.0 ± 1.0 (10) | GCN 82.0 ± 1.0 (10) | 81.0 ± 1.0 (10) | +1.00 [-1.00, +3.00] |"
         in text

@@ -130,7 +130,10 @@ def test_predict(cli: Cli, mine: str) -> None:
 
 
 REFUSED = {
-    "unknown setting": (["mine", "--set", "dropuot=0.5"], "--set: 'dropuot' is no setting; nearest: dropout"),
+    "unknown setting": (
+        ["mine", "--set", "dropuot=0.5"],
+        "--set: 'dropuot' is no setting; nearest: dropout, score_dropout",
+    ),
     "no value": (["mine", "--set", "dropout"], "--set 'dropout': expected key=value"),
     "not YAML": (["mine", "--set", "dropout=[1"], "dropout: not valid YAML"),
     "out of bounds": (["mine", "--set", "dropout=2"], "dropout: 2.0; expected a share from 0 to below 1"),

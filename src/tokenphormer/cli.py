@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -502,7 +503,18 @@ def serve(
     from tokenphormer.serve import serve as run_server
 
     settings = ServeSettings(host=host, port=port, token=token, rate=rate)
-    run_server(run, settings, device=device, source=graph, say=_say)
+    try:
+        run_server(run, settings, device=device, source=graph, say=_say)
+    except KeyboardInterrupt as stop:
+        typer.echo("tokenphormer: stopped", err=True)
+        code = exit_code(stop)
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    else:
+        return
+    # A thread may still be making the map, in native code that Python cannot end without a crash.
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @app.command()
@@ -674,8 +686,14 @@ def _say_notes(graph: Graph) -> None:
         typer.echo(f"{graph.name}: {'; '.join(graph.notes)}", err=True)
 
 
+def _stop(number: int, _: object) -> None:
+    """End on SIGTERM as on an error, so that half-written files are taken away; longer work has handlers of its own."""
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
     """Run the command line; errors of the user end with one line and exit code 2, of the machine with 3."""
+    signal.signal(signal.SIGTERM, _stop)
     try:
         app(standalone_mode=True)
     except OtherRankError as error:  # of several processes one has said why already

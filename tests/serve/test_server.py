@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -98,6 +99,27 @@ def served(run_folder: Path) -> Iterator[Served]:
     with Served(run_folder) as made:
         made.wait_until_ready()
         yield made
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_can_be_ended_while_the_map_is_made(run_folder: Path, tmp_path: Path, number: int, code: int) -> None:
+    """t-SNE is native code: a Python that ended normally would abort in it."""
+    slow = tmp_path / "sitecustomize.py"
+    slow.write_text(
+        "import sys\n"
+        "if 'serve' in sys.argv:\n"
+        "    import time\n"
+        "    from tokenphormer.serve.explorer import Explorer\n"
+        "    Explorer.make_map = lambda self: time.sleep(60)\n"
+    )
+    run = shutil.copytree(run_folder, tmp_path / "run")
+    with Served(run, environment={"PYTHONPATH": str(tmp_path)}) as made:
+        assert made.process.stderr is not None
+        assert made.process.stderr.readline() == "ready\n"
+        made.process.send_signal(number)
+        _, rest = made.process.communicate(timeout=30)
+        assert made.process.returncode == code, rest
+        assert "Traceback" not in rest
 
 
 def test_it_answers(served: Served) -> None:

@@ -39,6 +39,8 @@ from tokenphormer.walks.sampling import check_device, choose_device
 
 PREDICTED_AT_ONCE = 1 << 16
 """Nodes of a graph on disk whose predictions are held at a time."""
+READ_AT_ONCE = 1 << 10
+"""Nodes of a graph on disk that a CPU scores together: the rows of more leave its caches, and cost a third more."""
 HOW_TO_GO_ON = "run the same command with --resume to go on"
 
 
@@ -328,6 +330,8 @@ def predict_run(
 def _pieces(classifier: TokenphormerClassifier, graph: Graph, nodes: NDArray[np.int64]) -> Iterator[Piece]:
     """The predictions of many nodes, some at a time."""
     method, _ = classifier._method_for(graph)
+    if method.source.device.type == "cpu" and not method.passes_scores:  # else all nodes are scored for every piece
+        method.micro_batch = min(method.micro_batch, READ_AT_ONCE)
     for first in range(0, max(1, len(nodes)), PREDICTED_AT_ONCE):
         some = nodes[first : first + PREDICTED_AT_ONCE]
         yield some, predict(method, some, classifier.config_, method.source.device)

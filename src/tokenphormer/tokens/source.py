@@ -252,13 +252,16 @@ class TokenSource:
 
     def _visited_batch(self, nodes: Tensor) -> TokenBatch:
         walks = self.walks(nodes) if self.settings.num_walks else None
-        visited = torch.unique(nodes if walks is None else torch.cat([nodes, walks[walks >= 0].long()]))  # sorted
+        seen = nodes.int()  # half as wide as what indices are elsewhere, so sorted twice as fast
         if walks is not None:
-            walks = torch.where(walks >= 0, torch.searchsorted(visited, walks.clamp(min=0).long()), -1)
+            seen = torch.cat([seen, torch.where(walks < 0, walks[:, :, :1], walks).reshape(-1)])
+        visited, place = torch.unique(seen, return_inverse=True)  # sorted
+        if walks is not None:
+            walks = torch.where(walks < 0, -1, place[len(nodes) :].view(walks.shape))
         here, there = nodes.cpu().numpy(), visited.cpu().numpy()
         hops = tuple(_take(part, here, self.device) for part in self._parts[1:])
         rows = _take(self._parts[0], there, self.device, self._normalise)
-        return self._batch(nodes, rows, len(visited), torch.searchsorted(visited, nodes), walks, None, hops)
+        return self._batch(nodes, rows, len(visited), place[: len(nodes)], walks, None, hops)
 
     def _batch(
         self,
@@ -329,10 +332,13 @@ def _stored(graph: Graph, encodings: NDArray[np.float32] | None, settings: Token
     return list(zip(features, columns, strict=True))
 
 
-def _take(part: Part, nodes: NDArray[np.int64], device: torch.device, normalise: bool = False) -> FeatureRows:
+def _take(part: Part, nodes: NDArray[np.integer], device: torch.device, normalise: bool = False) -> FeatureRows:
+    """Some rows of features and encodings; `take` is twice as fast as an index, and its result needs no other copy."""
     x, encodings = part
-    rows = None if x is None else x[nodes]
+    rows = None if x is None else x.take(nodes, axis=0) if isinstance(x, np.ndarray) else x[nodes]
     rows = row_normalised(rows) if rows is not None and normalise else rows
+    if isinstance(rows, np.ndarray) and encodings is None:
+        return FeatureRows(None, torch.from_numpy(rows).to(device, torch.float32))
     return FeatureRows.on(device, rows, None if encodings is None else encodings[nodes])
 
 

@@ -26,6 +26,8 @@ CONTEXT_BYTES = 500 << 20
 """What CUDA itself takes of a GPU."""
 SHARE_OF_RATE = 0.25
 """Of the rate of one large product, what a whole step reaches; measured with `benchmarks/bench_large.py`."""
+RATE_SECONDS = 0.3
+"""How long that rate is measured: other programs take turns of some hundredths of a second."""
 HOP_SECONDS = 3e-9
 """For one feature to pass one edge, on one core."""
 
@@ -134,12 +136,12 @@ def _matrix_rate(config: Config, device: torch.device) -> float:
     h, rows = config.hidden_channels, 4096
     dtype = compute_dtype(device, config)
     left, right = torch.ones(rows, h, dtype=dtype, device=device), torch.ones(h, 2 * h, dtype=dtype, device=device)
-    best = float("inf")
-    for _ in range(5):
+    seconds: list[float] = []
+    while len(seconds) < 5 or sum(seconds) < RATE_SECONDS:
         began = time.perf_counter()
         float((left @ right)[0, 0])  # waits for the result
-        best = min(best, time.perf_counter() - began)
-    return 2.0 * rows * h * 2 * h / best
+        seconds.append(time.perf_counter() - began)
+    return 2.0 * rows * h * 2 * h / float(np.median(seconds))
 
 
 def _duration(seconds: float) -> str:
