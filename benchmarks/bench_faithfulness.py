@@ -35,7 +35,7 @@ from tokenphormer.explain.reading import read
 from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.training.fit import fit_tokenphormer
 from tokenphormer.training.loop import Labelled, Trainer, predict
-from tokenphormer.training.presets import config_for, split_for
+from tokenphormer.training.presets import SMALL, split_for
 from tokenphormer.training.settings import Config, TrainingSettings
 
 CPU = torch.device("cpu")
@@ -235,7 +235,7 @@ def main() -> None:
     for name in options.datasets:
         graph = load_graph(name)
         split = split_for(graph, "auto", None)
-        config = config_for(graph, CPU).replace(Config.parse_overrides(options.changes))
+        config = Config().replace(SMALL).replace(Config.parse_overrides(options.changes))
         nodes = np.random.default_rng(0).permutation(split.test)[: options.nodes]
         found = tokenphormer_rows(graph, split, nodes, config)
         found += [] if options.no_gcn else gcn_rows(graph, split, nodes, options.epochs)

@@ -20,7 +20,7 @@ from tokenphormer import sgpm
 from tokenphormer.model import ModelSettings
 from tokenphormer.tokens import TokenSettings
 from tokenphormer.training import Config, TrainingSettings
-from tokenphormer.training.presets import CONFIGS, SMALL
+from tokenphormer.training.presets import CONFIGS, CPU_SIZE, RECIPES, SMALL
 
 GROUPS: dict[str, type] = {"Tokens": TokenSettings, "Model": ModelSettings, "Training": TrainingSettings}
 
@@ -39,10 +39,9 @@ tokenphormer train debian --out run --set max_epochs=1 --set hidden_channels=16 
 A value comes from the first of these that gives one:
 
 1. `--set name=value`
-2. with `--config FILE`: the file, then the default
-3. on a CPU: the column of that name, for a model that trains in minutes
-4. on a GPU, for a dataset of the paper: the file that ships for it (see below)
-5. the default, which is the paper's or its authors' wherever they give one
+2. `--config FILE`: the file; `--config paper`: what the paper gives for its datasets (below)
+3. without `--config`: the recipe that suits the graph (below)
+4. the default, which is the paper's or its authors' wherever they give one
 
 From Python, `Config()` and `TokenphormerClassifier()` have the defaults on any device. A name that is no setting is an
 error, and so is a value of the wrong kind.
@@ -57,6 +56,17 @@ has the defaults, on a CPU those of the column.
 ```bash
 tokenphormer pretrain debian --set train_sentences=1 --set val_sentences=1 --set epochs=1 --set hidden_channels=16
 ```
+"""
+
+RECIPE = """\
+## Recipes
+
+Without `--config`, `tokenphormer train` looks at the edges between training nodes: how much more often their ends are
+of one class than chance would have it (adjusted homophily, 1 is always, 0 as by chance). From 0.4 on, or with hardly
+any such edge, the recipe is *many hops*; from 0.05 on *alike*; below that *unlike*. The others are tried by
+[`tokenphormer tune`](tune.md) and the [benchmark](benchmark.md), which says where they come from. On a CPU all of
+them are made smaller. Graphs on disk or of more than 200,000 nodes are read in batches instead: on a CPU with the last
+line, on a GPU with the defaults. Where a recipe differs from the defaults:
 """
 
 PAPER = """\
@@ -92,16 +102,33 @@ def show(value: object) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def rows(settings: type, small: dict[str, Any]) -> list[str]:
+def rows(settings: type, small: dict[str, Any] | None = None) -> list[str]:
     """The lines of a group's table; `small` are the values on a CPU."""
     kinds, said = typing.get_type_hints(settings), meanings(settings)
-    lines = ["| setting | default | on a CPU | |", "|---|---|---|---|"]
+    lines = (
+        ["| setting | default | on a CPU | |", "|---|---|---|---|"]
+        if small
+        else ["| setting | default | |", "|---|---|---|"]
+    )
     for field in dataclasses.fields(settings):
         choices = typing.get_args(kinds[field.name]) if typing.get_origin(kinds[field.name]) is typing.Literal else ()
         unsaid = [f"`{choice}`" for choice in choices if f"`{choice}`" not in said[field.name]]
         meaning = said[field.name] + (f" One of {', '.join(f'`{choice}`' for choice in choices)}." if unsaid else "")
-        here = show(small[field.name]) if small.get(field.name, field.default) != field.default else ""
-        lines.append(f"| `{field.name}` | {show(field.default)} | {here} | {meaning} |")
+        here = ""
+        if small:
+            other = small.get(field.name, field.default) != field.default
+            here = f" {show(small[field.name])} |" if other else "  |"
+        lines.append(f"| `{field.name}` | {show(field.default)} |{here} {meaning} |")
+    return lines
+
+
+def recipes() -> list[str]:
+    """How the recipes differ from the defaults."""
+    usual = Config().to_dict()
+    lines = ["| recipe | settings |", "|---|---|"]
+    for name, values in {**RECIPES, "on a CPU, besides": CPU_SIZE, "large, on a CPU": SMALL}.items():
+        other = {key: value for key, value in values.items() if usual[key] != value or values is CPU_SIZE}
+        lines.append(f"| {name} | {', '.join(f'`{key}` {show(value)}' for key, value in other.items())} |")
     return lines
 
 
@@ -122,7 +149,8 @@ def page() -> str:
     """The whole page."""
     parts = [HEAD]
     for title, settings in GROUPS.items():
-        parts.append("\n".join([f"## {title}", "", *rows(settings, SMALL), ""]))
+        parts.append("\n".join([f"## {title}", "", *rows(settings), ""]))
+    parts.append("\n".join([RECIPE, *recipes(), ""]))
     parts.append("\n".join([SGPM, *rows(sgpm.SGPMSettings, sgpm.SMALL), ""]))
     parts.append("\n".join([PAPER, *differences(), ""]))
     return "\n".join(parts)

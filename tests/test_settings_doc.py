@@ -41,13 +41,22 @@ def test_every_setting_stands_in_it_once(script: ModuleType, settings: type[Sett
 
 
 def test_values_on_a_cpu(script: ModuleType) -> None:
-    training, pretraining = script.page().split("## Pre-training")
-    for part, small, defaults in ((training, presets.SMALL, Config()), (pretraining, SMALL, SGPMSettings())):
-        for name, value in small.items():
-            (line,) = [line for line in part.splitlines() if line.startswith(f"| `{name}` |")]
-            cells = [cell.strip() for cell in line.split("|")]
-            assert cells[2] == script.show(getattr(defaults, name))
-            assert cells[3] == (script.show(value) if value != getattr(defaults, name) else "")
+    _, pretraining = script.page().split("## Pre-training")
+    defaults = SGPMSettings()
+    for name, value in SMALL.items():
+        (line,) = [line for line in pretraining.splitlines() if line.startswith(f"| `{name}` |")]
+        cells = [cell.strip() for cell in line.split("|")]
+        assert cells[2] == script.show(getattr(defaults, name))
+        assert cells[3] == (script.show(value) if value != getattr(defaults, name) else "")
+
+
+def test_recipes(script: ModuleType) -> None:
+    lines = {line.split("|")[1].strip(): line for line in script.recipes()[2:]}
+    assert list(lines) == [*presets.RECIPES, "on a CPU, besides", "large, on a CPU"]
+    for name, recipe in presets.RECIPES.items():
+        for key, value in recipe.items():
+            told = f"`{key}` {script.show(value)}" in lines[name]
+            assert told == (getattr(Config(), key) != value), (name, key)
 
 
 def test_meanings_are_read_from_the_source(script: ModuleType) -> None:

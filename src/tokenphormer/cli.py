@@ -279,7 +279,9 @@ def pretrain(
 @app.command()
 def train(
     graph: GraphArgument,
-    config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file of settings; or: paper, for the paper's on its datasets.")
+    ] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting.")] = None,
     split: Annotated[
         str, typer.Option(help="stratified, two-stage, class-balanced, geom-gcn, given; auto: given if there is one.")
@@ -324,8 +326,8 @@ def train(
         command = "tokenphormer " + " ".join(map(shlex.quote, sys.argv[1:]))
         if distributed.size() > 1:
             command += f"  # in {distributed.size()} processes"
-        settings = config_for(loaded, where, config).replace(values)
         chosen = split_for(loaded, split, split_seed)
+        settings = config_for(loaded, chosen, where, config).replace(values)
         if dry_run:
             from tokenphormer.training.estimate import estimate
 
@@ -407,7 +409,8 @@ def tune(
     loaded = load_graph(graph, directed=directed)
     _say_notes(loaded)
     fixed = Config.parse_overrides(overrides or [])
-    settings, chosen = config_for(loaded, where).replace(fixed), split_for(loaded, split, split_seed)
+    chosen = split_for(loaded, split, split_seed)
+    settings = config_for(loaded, chosen, where).replace(fixed)
     pretrained = None
     if sgpm == "auto":
         pretrained = find_or_pretrain(loaded, default_settings(where), where, say=_say)

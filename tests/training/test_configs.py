@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
-from tokenphormer.graph import Graph
+from tokenphormer.errors import InputError
+from tokenphormer.graph import Graph, Split, make_split
 from tokenphormer.graph.datasets import DATASETS
-from tokenphormer.training import Config
-from tokenphormer.training.presets import CONFIGS, config_for
+from tokenphormer.training import Config, presets
+from tokenphormer.training.presets import CONFIGS, CPU_SIZE, RECIPES, SMALL, alikeness, config_for, recipe_for
 
 # From the paper's "Experiment Details" and, where that is silent, the authors' code.
 COMMON: dict[str, Any] = {
@@ -104,7 +107,61 @@ def test_departures_are_marked_and_nothing_else(path: Path) -> None:
     assert {line.split(":")[0] for line in lines} == set(DEPARTURES)
 
 
-def test_a_graph_of_that_name_gets_it_on_a_gpu() -> None:
+def test_the_paper_s_settings_by_name() -> None:
     graph = Graph.from_edges([[0], [1]], name="photo")
-    assert config_for(graph, torch.device("cuda")) == Config.from_yaml(CONFIGS / "photo.yaml")
-    assert config_for(graph, torch.device("cpu")).num_walks < 100
+    split = Split([0], [1], [])
+    for device in ("cpu", "cuda"):
+        found = config_for(graph, split, torch.device(device), Path("paper"))
+        assert found == Config.from_yaml(CONFIGS / "photo.yaml")
+    with pytest.raises(InputError, match=r"no settings for 'mine', only for actor, .*wisconsin"):
+        config_for(dataclasses.replace(graph, name="mine"), split, torch.device("cpu"), Path("paper"))
+
+
+def two_groups(alike: float, num_nodes: int = 400) -> Graph:
+    """Two classes of one size; this share of the edges is within them."""
+    rng = np.random.default_rng(0)
+    y = np.arange(num_nodes) % 2
+    source = rng.integers(0, num_nodes, 3000)
+    same = rng.random(3000) < alike
+    target = (2 * rng.integers(0, num_nodes // 2, 3000) + np.where(same, y[source], 1 - y[source])) % num_nodes
+    return Graph.from_edges(np.stack([source, target]), num_nodes, x=np.eye(num_nodes, 4), y=y)
+
+
+@pytest.mark.parametrize(
+    ("alike", "recipe"), [(0.95, "many hops"), (0.75, "many hops"), (0.6, "alike"), (0.5, "unlike"), (0.1, "unlike")]
+)
+def test_neighbours_decide_on_the_recipe(alike: float, recipe: str) -> None:
+    graph = two_groups(alike)
+    split = make_split(graph, "stratified", 0)
+    assert alikeness(graph, split.train) == pytest.approx(2 * alike - 1, abs=0.08)
+    assert recipe_for(graph, split.train) == recipe
+    config = config_for(graph, split, torch.device("cuda"))
+    assert config == Config().replace(RECIPES[recipe])
+    small = config_for(graph, split, torch.device("cpu"))
+    assert small == config.replace(CPU_SIZE)
+
+
+def test_only_training_nodes_are_looked_at() -> None:
+    graph = two_groups(0.95)
+    split = make_split(graph, "stratified", 0)
+    hidden = graph.y.copy()
+    hidden[split.test] = 1 - hidden[split.test]
+    hidden[split.val] = -1
+    other = dataclasses.replace(graph, y=hidden)
+    assert alikeness(other, split.train) == alikeness(graph, split.train)
+
+
+def test_without_edges_to_look_at() -> None:
+    graph = Graph.from_edges(np.zeros((2, 0), int), 40, x=np.eye(40, 4), y=np.arange(40) % 2)
+    assert alikeness(graph, np.arange(20)) is None
+    assert recipe_for(graph, np.arange(20)) == "many hops"
+    alone = Graph.from_edges(np.stack([np.arange(39), np.arange(1, 40)]), 40, x=np.eye(40, 4), y=np.zeros(40, int))
+    assert alikeness(alone, np.arange(40)) is None  # one class: neighbours could not differ
+
+
+def test_large_graphs_are_read_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presets, "MOST_NODES", 100)
+    graph = two_groups(0.95)
+    split = make_split(graph, "stratified", 0)
+    assert config_for(graph, split, torch.device("cpu")) == Config().replace(SMALL)
+    assert config_for(graph, split, torch.device("cuda")) == Config()

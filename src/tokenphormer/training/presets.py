@@ -1,19 +1,22 @@
-"""Which settings and which split to begin with: the paper's for its datasets, a small size on a CPU."""
+"""Which settings and which split to begin with: by what the graph is like, and the size of the machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from tokenphormer.errors import InputError
 from tokenphormer.graph import DATASETS, Graph, Split, make_split
 from tokenphormer.training.settings import Config
 
 CONFIGS = Path(__file__).with_name("configs")
 
-# What a CPU can train in a minute or two: few tokens and a narrow model. Few training nodes with many sparse features
-# overfit quickly, so features are dropped, walks drawn anew each epoch, and the schedule is short. Chosen by a search
-# on validation nodes, its last changes with test accuracy in sight (experiments/LOG.md).
+# For large graphs on a CPU: few tokens and a narrow model. Few training nodes with many sparse features overfit quickly, so
+# features are dropped, walks drawn anew each epoch, and the schedule is short. Chosen by a search on validation nodes, its
+# last changes with test accuracy in sight (experiments/LOG.md).
 SMALL: dict[str, object] = {
     "num_walks": 10,
     "walk_length": 4,
@@ -73,14 +76,52 @@ RECIPES: dict[str, dict[str, object]] = {
 }
 
 
-def config_for(graph: Graph, device: torch.device, path: Path | None = None) -> Config:
-    """The settings of a file; else the paper's for a dataset of the paper on a GPU; else a small size on a CPU."""
+CPU_SIZE: dict[str, object] = {"hidden_channels": 64, "consistency": 0.0, "max_epochs": 200, "patience": 30}
+"""What makes a recipe small enough for a CPU; scoring nodes twice would take twice the time."""
+MOST_NODES = 200_000
+"""Recipes work on all nodes at once; larger graphs are read in batches."""
+FEW_EDGES = 20
+"""Edges between training nodes below which nothing is said about their classes."""
+
+
+def alikeness(graph: Graph, nodes: NDArray[np.int64]) -> float | None:
+    """How much more often neighbours among some labelled nodes are of one class than by chance: 1 always, 0 as by chance.
+
+    The adjusted homophily of Platonov et al. (2023), https://arxiv.org/abs/2209.06177. None if they have few edges.
+    """
+    y = np.full(graph.num_nodes, -1, dtype=np.int64)
+    y[nodes] = graph.y[nodes]
+    source = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+    known = (y[source] >= 0) & (y[graph.indices] >= 0) & (source != graph.indices)
+    if known.sum() < FEW_EDGES:
+        return None
+    first, second = y[source[known]], y[graph.indices[known]]
+    chance = float(np.square(np.bincount(first) / len(first)).sum())
+    return float(((first == second).mean() - chance) / (1 - chance)) if chance < 1 else None
+
+
+def recipe_for(graph: Graph, nodes: NDArray[np.int64]) -> str:
+    """The name of the recipe that suits a graph, by the classes of its training nodes."""
+    share = alikeness(graph, nodes)
+    if share is None or share >= 0.4:
+        return "many hops"
+    return "alike" if share >= 0.05 else "unlike"
+
+
+def config_for(graph: Graph, split: Split, device: torch.device, path: Path | None = None) -> Config:
+    """The settings of a file, or `paper` for those that the paper gives; else what suits the graph and the device."""
+    if path == Path("paper"):
+        known = CONFIGS / f"{graph.name}.yaml"
+        if not known.exists():
+            names = ", ".join(sorted(file.stem for file in CONFIGS.glob("*.yaml")))
+            raise InputError(f"--config paper: the paper has no settings for '{graph.name}', only for {names}")
+        return Config.from_yaml(known)
     if path is not None:
         return Config.from_yaml(path)
-    if device.type == "cpu":
-        return Config().replace(SMALL)
-    known = CONFIGS / f"{graph.name}.yaml"
-    return Config.from_yaml(known) if known.exists() else Config()
+    if graph.stored is not None or graph.num_nodes > MOST_NODES:
+        return Config().replace(SMALL) if device.type == "cpu" else Config()
+    recipe = RECIPES[recipe_for(graph, split.train)]
+    return Config().replace(recipe | (CPU_SIZE if device.type == "cpu" else {}))
 
 
 def split_for(graph: Graph, protocol: str, seed: int | None) -> Split:
