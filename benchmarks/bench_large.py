@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bench_walks import machine
-from tokenphormer.evaluation.plots import BLUE, GREEN, INK, ORANGE, WIDTH, new_figure, save_figure, style_axes
+from tokenphormer.evaluation.plots import BLUE, GREEN, INK, MUTED, ORANGE, WIDTH, new_figure, save_figure, style_axes
 from tokenphormer.graph.external import convert, parse_memory
 from tokenphormer.graph.generators import BlockModel, generate
 
@@ -264,26 +264,37 @@ def slope(nodes: list[int], values: list[float]) -> float:
 
 def plot(results: Path, out: Path) -> None:
     """Draw core time and memory of the steps against the size of the graph."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     panels: list[tuple[str, dict[str, str], Callable[[Row], float]]] = [
-        ("Core seconds, the whole graph", WHOLE, lambda row: row["cpu_seconds"]),
-        ("Core µs for a node that is asked for", EACH, microseconds_each),
-        ("Own memory, GB", WHOLE, lambda row: row["own_mb"] / 1024),
-        ("Own memory, GB", EACH, lambda row: row["own_mb"] / 1024),
+        ("Whole graph: core seconds", WHOLE, lambda row: float(row["cpu_seconds"])),
+        ("Nodes asked for: core µs each", EACH, microseconds_each),
+        ("Whole graph: own memory, GB", WHOLE, lambda row: row["own_mb"] / 1024),
+        ("Nodes asked for: own memory, GB", EACH, lambda row: row["own_mb"] / 1024),
     ]
     figure = new_figure(2 * WIDTH, 6.4)
-    for axes, (title, steps, value) in zip(figure.subplots(2, 2, sharex=True).flat, panels, strict=True):
+    for axes, (title, steps, value) in zip(figure.subplots(2, 2).flat, panels, strict=True):
         for (step, name), (colour, marker) in zip(steps.items(), LOOKS, strict=True):
             some = latest(rows, step)
             nodes, values = [row["nodes"] for row in some], [value(row) for row in some]
-            said = f"{name}: slope {slope(nodes, values):.2f}".replace("-", "−")
-            axes.plot(nodes, values, color=colour, marker=marker, markersize=5, linewidth=1.5, label=said)
+            said = f"at most {max(values):.1f}" if "memory" in title else f"slope {slope(nodes, values):.2f}"
+            axes.plot(nodes, values, color=colour, marker=marker, markersize=5, linewidth=1.5, label=f"{name}: {said}")
+            if step == "generate" and "seconds" in title:
+                line = [values[-1] * n / nodes[-1] for n in nodes[1:]]
+                axes.plot(nodes[1:], line, color=MUTED, linewidth=1, linestyle=":", label="slope 1")
         axes.set_xscale("log")
         axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        axes.set_ylim(low / 1.5, high * 1.5 if high / low > 8 else low * 12)
-        style_axes(axes, title, "nodes")
-        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+        rising = steps is WHOLE
+        axes.set_ylim(axes.get_ylim()[0], axes.get_ylim()[1] * (1.5 if rising else 3))  # room for the names
+        axes.xaxis.set_major_locator(FixedLocator([10**k for k in range(4, 8)]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n / 1e6:g} M" if n >= 1e6 else f"{n / 1e3:g} k"))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if "core" in title else (1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_minor_locator(NullLocator())
+        style_axes(axes, title, "nodes of the graph")
+        axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="upper left", ncols=1 if rising else 2)
     save_figure(figure, out)
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +20,7 @@ import pytest
 from tests.serve.conftest import write_run
 from tests.test_cli import Cli, assert_refused, cli
 from tests.tiny import tiny_graph
-from tokenphormer.serve import server
+from tokenphormer.serve import connections, server
 from tokenphormer.serve.server import listen
 from tokenphormer.serve.settings import ServeSettings
 
@@ -120,6 +121,43 @@ def test_it_can_be_ended_while_the_map_is_made(run_folder: Path, tmp_path: Path,
         _, rest = made.process.communicate(timeout=30)
         assert made.process.returncode == code, rest
         assert "Traceback" not in rest
+
+
+def test_ten_thousand_slow_connections(run_folder: Path) -> None:
+    """Half a head each, never finished: others are answered meanwhile, and all are closed in the end."""
+    resource = pytest.importorskip("resource", reason="what a process may open is told by Unix alone")
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    count = min(10_000, allowed - 1000)
+    if count < 1000:
+        pytest.skip(f"only {allowed} files may be open here")
+    with Served(run_folder) as made, ExitStack() as slow:
+        made.wait_until_ready()
+        opened = []
+        for number in range(count):
+            try:
+                opened.append(slow.enter_context(socket.create_connection(("127.0.0.1", made.port), timeout=5)))
+                opened[-1].sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+            except ConnectionError:  # closed by the server at once
+                continue
+            if number % 1000 == 999:
+                began = time.monotonic()
+                assert made.get("/health")[0] == 200
+                assert time.monotonic() - began < 3
+        assert len(opened) > 0.9 * count
+        assert made.get("/api/nodes?limit=1")[0] == 200
+        opened[-1].settimeout(connections.HEAD_SECONDS + 10)
+        assert opened[-1].recv(1) == b""  # it was given up
+        assert made.end() == 130
+
+
+def test_connections_that_ask_are_not_given_up(served: Served, run_folder: Path) -> None:
+    """One connection, several requests with pauses between, a head in two parts."""
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
+        for _ in range(3):
+            connection.sendall(b"GET /health HTTP/1.1\r\n")
+            time.sleep(0.3)
+            connection.sendall(b"Host: 127.0.0.1\r\n\r\n")
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
 
 
 def test_it_answers(served: Served) -> None:

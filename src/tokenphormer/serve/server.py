@@ -34,6 +34,7 @@ def serve(
     import uvicorn
 
     from tokenphormer.serve.api import create_app
+    from tokenphormer.serve.connections import Connection
     from tokenphormer.serve.explorer import Explorer, open_run
     from tokenphormer.serve.guard import Guard
 
@@ -48,6 +49,7 @@ def serve(
             server_header=False,
             proxy_headers=False,  # an address that a client claims to have does not count
             ws="none",
+            http=Connection,
             lifespan="off",
             limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=5,
