@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-all lint docs bench-walks bench-train torture fuzz audit clean help
+.PHONY: run test test-all lint docs bench-walks bench-train bench-sgpm torture fuzz audit clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -45,6 +45,9 @@ fuzz: $(VENV)/ready  ## 100,000 damaged inputs to everything that reads some (AR
 
 audit: $(VENV)/ready  ## known vulnerabilities of what is installed; says so if the database cannot be reached
 	$(BIN)/python scripts/audit.py $(ARGS) || test $$? -eq 77
+
+bench-sgpm: $(VENV)/ready  ## pre-training: time and memory (add ARGS="--device cuda" on a GPU)
+	$(BIN)/python -m benchmarks.bench_sgpm $(ARGS)
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -280,7 +280,7 @@ def plot(results: Path, out: Path) -> None:
             nodes, values = [row["nodes"] for row in some], [value(row) for row in some]
             said = f"at most {max(values):.1f}" if "memory" in title else f"slope {slope(nodes, values):.2f}"
             axes.plot(nodes, values, color=colour, marker=marker, markersize=5, linewidth=1.5, label=f"{name}: {said}")
-            if step == "generate" and "seconds" in title:
+            if step == "hops" and "seconds" in title:
                 line = [values[-1] * n / nodes[-1] for n in nodes[1:]]
                 axes.plot(nodes[1:], line, color=MUTED, linewidth=1, linestyle=":", label="slope 1")
         axes.set_xscale("log")

@@ -23,8 +23,7 @@ from tokenphormer.benchmark.rows import Row, read_rows
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, values_tuple
 from tokenphormer.graph import DATASETS
 
-STUDY = "plus-search"
-SPACE: dict[str, tuple[object, ...]] = {
+FIRST: dict[str, tuple[object, ...]] = {
     "hidden_channels": (64, 128),
     "num_heads": (1, 4, 8),
     "num_layers": (1, 1, 2),
@@ -49,20 +48,40 @@ SPACE: dict[str, tuple[object, ...]] = {
     "final_norm": (False, True),
 }
 """Values that occur twice are drawn twice as often."""
+SECOND: dict[str, tuple[object, ...]] = FIRST | {
+    "hidden_channels": (32, 64, 128),
+    "num_heads": (1, 4),
+    "num_layers": (1,),
+    "num_walks": (0, 4, 8),
+    "walk_length": (2, 4),
+    "walk_ratios": ((0.25, 0.25, 0.25, 0.25), (1.0, 0.0, 0.0, 0.0)),
+    "num_hops": (1, 2, 4),
+    "dropout": (0.3, 0.5, 0.7, 0.8),
+    "attention_dropout": (0.1,),
+    "feature_dropout": (0.3, 0.5, 0.7, 0.8),
+    "row_activation": (False, True, True),
+    "consistency": (0.0,),
+    "score_hops": (0, 4, 10),
+    "score_teleport": (0.1, 0.2, 0.5, 0.8),
+    "score_dropout": (0.0, 0.5, 0.8),
+    "score_learned": (False, True),
+}
+"""With edges left out of the steps of scores; smaller, for small graphs."""
+SPACES = {"plus-search": FIRST, "plus-search-2": SECOND}
 
 
-def values_of(number: int) -> dict[str, Any]:
-    """Settings number `number`; 0 is the defaults."""
+def values_of(study: str, number: int) -> dict[str, Any]:
+    """Settings number `number` of a search; 0 is the defaults."""
     rng = random.Random(number)
-    return {key: rng.choice(choices) for key, choices in SPACE.items()} if number else {}
+    return {key: rng.choice(choices) for key, choices in SPACES[study].items()} if number else {}
 
 
 class Stages:
     """All settings on the first split, then each dataset's best quarter on two more."""
 
-    def __init__(self, datasets: list[str], count: int, rows: list[Row]) -> None:
-        self.datasets, self.count, self.running = datasets, count, 0
-        self.rows = [row for row in rows if row["study"] == STUDY]
+    def __init__(self, study: str, datasets: list[str], count: int, rows: list[Row]) -> None:
+        self.study, self.datasets, self.count, self.running = study, datasets, count, 0
+        self.rows = [row for row in rows if row["study"] == study]
         self.begun = {(row["dataset"], row["trial"], row["split"]) for row in self.rows}
 
     def next_job(self) -> Job | None:
@@ -85,21 +104,19 @@ class Stages:
 
     def _begin(self, name: str, number: int, split: int) -> Job:
         self.begun.add((name, number, split))
-        return Job(
-            "trial", "tokenphormer+", name, DATASETS[name].protocol, split, values_tuple(values_of(number)), 0, STUDY,
-            number,
-        )  # fmt: skip
+        values = values_tuple(values_of(self.study, number))
+        return Job("trial", "tokenphormer+", name, DATASETS[name].protocol, split, values, 0, self.study, number)
 
     def take(self, row: Row) -> None:
         """A training is over."""
         self.rows.append(row)
 
 
-def show(rows: list[Row]) -> None:
+def show(study: str, rows: list[Row]) -> None:
     """The best settings of each dataset, and the mean of each value among the better half of all settings."""
     by: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if row["study"] == STUDY and row["status"] == "done":
+        if row["study"] == study and row["status"] == "done":
             by[row["dataset"]][row["trial"]].append(row)
     for name, trials in by.items():
         most = max(len(found) for found in trials.values())
@@ -110,14 +127,14 @@ def show(rows: list[Row]) -> None:
         )[::-1]
         print(f"\n{name}: {len(trials)} settings, {len(ranked)} of them on {most} splits")
         for accuracy, number in ranked[:6]:
-            print(f"  {100 * accuracy:.2f} {number} {values_of(number)}")
+            print(f"  {100 * accuracy:.2f} {number} {values_of(study, number)}")
         first = [(found[0]["val_accuracy"], number) for number, found in trials.items()]
         middle = statistics.median(accuracy for accuracy, _ in first)
         good = [(accuracy, number) for accuracy, number in first if accuracy >= middle and number]
-        for key, choices in SPACE.items():
+        for key, choices in SPACES[study].items():
             told = []
             for value in dict.fromkeys(choices):
-                mine = [accuracy for accuracy, number in good if values_of(number)[key] == value]
+                mine = [accuracy for accuracy, number in good if values_of(study, number)[key] == value]
                 told.append(f"{value}: {100 * statistics.mean(mine):.2f} ({len(mine)})" if mine else f"{value}: none")
             print(f"    {key:20} " + ", ".join(told))
 
@@ -125,6 +142,7 @@ def show(rows: list[Row]) -> None:
 def main() -> None:
     """Parse and run."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--search", choices=SPACES, default="plus-search")
     parser.add_argument("--datasets", nargs="*", default=[name for name in DATASETS if name != "texas"])
     parser.add_argument("--count", type=int, default=48, help="settings that are tried")
     parser.add_argument("--out", type=Path)
@@ -135,11 +153,12 @@ def main() -> None:
     parser.add_argument("--show", nargs="*", type=Path)
     options = parser.parse_args()
     if options.show:
-        show(read_rows(options.show))
+        show(options.search, read_rows(options.show))
         return
     path = options.out / "rows.jsonl"
     with only_writer(path):
-        stages = Stages(options.datasets, options.count, read_rows([*options.merge, path]))
+        rows = read_rows([*options.merge, path])
+        stages = Stages(options.search, options.datasets, options.count, rows)
         work_off(
             [stages], path, torch.device(options.device), workers=options.workers, minutes=options.minutes, say=print
         )

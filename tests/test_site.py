@@ -203,7 +203,8 @@ def test_blocks_follow_the_tables(blocks: ModuleType, tmp_path: Path) -> None:
     assert "On cora the best of the others is ahead of Tokenphormer." in text
     assert blocks.rewritten(text, tmp_path) == text
     enough = blocks.rewritten("<!-- results: enough -->\n<!-- end of results -->", tmp_path)
-    assert "On cora the better GCN is ahead. On photo Tokenphormer is ahead of both." in enough
+    told = "On cora a GCN cannot be told from Tokenphormer+, so it is enough. On photo Tokenphormer+ is ahead of both."
+    assert told in enough
 
 
 def test_lists_read_as_sentences_do(blocks: ModuleType) -> None:

@@ -224,7 +224,11 @@ def _one_seed(
         say=say,
     )
     classifier = as_classifier(fitted, graph, split, config, sgpm)
-    probabilities = classifier.predict_proba(nodes=scored_nodes(graph, split))
+    scored = scored_nodes(graph, split)
+    if scored is None:
+        probabilities = classifier.predict_proba()
+    else:
+        probabilities = np.concatenate([found for _, found in _pieces(classifier, graph, scored)])
     metrics = metrics_by_part(graph, split, probabilities)
     found = {
         "seed": config.seed,
