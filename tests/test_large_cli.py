@@ -126,6 +126,21 @@ def test_few_nodes_are_scored_together(
     assert (sum(sizes), max(sizes)) == (60, most)
 
 
+def test_a_run_scores_its_split_in_pieces(cli: Cli, mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results of small batches that are kept until the last lie between freed memory, which then cannot be used."""
+    cli("convert", mine, "disk")
+    sizes, predict = [], runs.predict
+
+    def noted(method: Any, nodes: Any, *rest: Any) -> Any:
+        sizes.append(len(nodes))
+        return predict(method, nodes, *rest)
+
+    monkeypatch.setattr(runs, "predict", noted)
+    monkeypatch.setattr(runs, "PREDICTED_AT_ONCE", 20)
+    assert cli("train", "disk", *QUICK, "--out", "run", "--device", "cpu").code == 0
+    assert sizes == [20, 20, 10]
+
+
 def test_a_dry_run_writes_nothing(cli: Cli, mine: str) -> None:
     cli("convert", mine, "disk")
     before = files()

@@ -25,7 +25,7 @@ from tokenphormer.benchmark.methods import PLUS_SPACE
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.graph import Graph, Split
 from tokenphormer.sgpm import PretrainedSGPM, Pretrainer, SGPMSettings
-from tokenphormer.training.presets import RECIPES, SMALL
+from tokenphormer.training.presets import RECIPES, SMALL, config_for
 from tokenphormer.training.settings import Config
 from tokenphormer.tuning import (
     SCHEDULE,
@@ -428,7 +428,8 @@ def test_the_command(cli: Cli, mine: str) -> None:
     assert [line.partition(":")[0] for line in answer.err.splitlines()[-2:]] == ["trial 1 of 2", "trial 2 of 2"]
     rows = [json.loads(line) for line in Path("runs/mine-tune/trials.jsonl").read_text(encoding="utf-8").splitlines()]
     assert {row["config"]["hidden_channels"] for row in rows} == {8}
-    expected = Config().replace(SMALL | {"max_epochs": 2, "hidden_channels": 8})
+    split = Split(range(40), range(40, 50), range(50, 60))
+    expected = config_for(GRAPH, split, CPU).replace({"max_epochs": 2, "hidden_channels": 8})
     assert Config().replace(rows[0]["config"]) == expected
 
     answer = cli(

@@ -134,11 +134,11 @@ def test_neighbours_decide_on_the_recipe(alike: float, recipe: str) -> None:
     graph = two_groups(alike)
     split = make_split(graph, "stratified", 0)
     assert alikeness(graph, split.train) == pytest.approx(2 * alike - 1, abs=0.08)
-    assert recipe_for(graph, split.train) == recipe
-    config = config_for(graph, split, torch.device("cuda"))
-    assert config == Config().replace(RECIPES[recipe])
-    small = config_for(graph, split, torch.device("cpu"))
-    assert small == config.replace(CPU_SIZE)
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    small = "scores" if recipe == "many hops" else recipe
+    assert (recipe_for(graph, split.train, gpu), recipe_for(graph, split.train, cpu)) == (recipe, small)
+    assert config_for(graph, split, gpu) == Config().replace(RECIPES[recipe])
+    assert config_for(graph, split, cpu) == Config().replace(RECIPES[small] | CPU_SIZE)
 
 
 def test_only_training_nodes_are_looked_at() -> None:
@@ -154,7 +154,7 @@ def test_only_training_nodes_are_looked_at() -> None:
 def test_without_edges_to_look_at() -> None:
     graph = Graph.from_edges(np.zeros((2, 0), int), 40, x=np.eye(40, 4), y=np.arange(40) % 2)
     assert alikeness(graph, np.arange(20)) is None
-    assert recipe_for(graph, np.arange(20)) == "many hops"
+    assert recipe_for(graph, np.arange(20), torch.device("cuda")) == "many hops"
     alone = Graph.from_edges(np.stack([np.arange(39), np.arange(1, 40)]), 40, x=np.eye(40, 4), y=np.zeros(40, int))
     assert alikeness(alone, np.arange(40)) is None  # one class: neighbours could not differ
 

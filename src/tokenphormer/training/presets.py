@@ -14,9 +14,9 @@ from tokenphormer.training.settings import Config
 
 CONFIGS = Path(__file__).with_name("configs")
 
-# For large graphs on a CPU: few tokens and a narrow model. Few training nodes with many sparse features overfit quickly, so
-# features are dropped, walks drawn anew each epoch, and the schedule is short. Chosen by a search on validation nodes, its
-# last changes with test accuracy in sight (experiments/LOG.md).
+# For large graphs on a CPU: few tokens and a narrow model. Few training nodes with many sparse features overfit
+# quickly, so features are dropped, walks drawn anew each epoch, and the schedule is short. Chosen by a search on
+# validation nodes, its last changes with test accuracy in sight (experiments/LOG.md).
 SMALL: dict[str, object] = {
     "num_walks": 10,
     "walk_length": 4,
@@ -73,6 +73,10 @@ RECIPES: dict[str, dict[str, object]] = {
     | {"hidden_channels": 128, "num_walks": 16, "walk_length": 2, "num_hops": 2, "hop_normalisation": "row"}
     | {"dropout": 0.7, "feature_dropout": 0.3, "learning_rate": 2e-3, "weight_decay": 1e-2, "label_smoothing": 0.0}
     | {"fresh_walks": True},
+    "scores": _PLUS  # small, and most of it in what neighbours' scores say
+    | {"hidden_channels": 64, "num_heads": 4, "num_hops": 4, "dropout": 0.5, "attention_dropout": 0.5}
+    | {"feature_dropout": 0.5, "learning_rate": 5e-3, "weight_decay": 1e-2}
+    | {"score_hops": 10, "score_teleport": 0.5, "score_dropout": 0.5},
 }
 
 
@@ -85,7 +89,7 @@ FEW_EDGES = 20
 
 
 def alikeness(graph: Graph, nodes: NDArray[np.int64]) -> float | None:
-    """How much more often neighbours among some labelled nodes are of one class than by chance: 1 always, 0 as by chance.
+    """How much more often neighbours among some labelled nodes are of one class than by chance: 1 always, 0 no more.
 
     The adjusted homophily of Platonov et al. (2023), https://arxiv.org/abs/2209.06177. None if they have few edges.
     """
@@ -100,11 +104,11 @@ def alikeness(graph: Graph, nodes: NDArray[np.int64]) -> float | None:
     return float(((first == second).mean() - chance) / (1 - chance)) if chance < 1 else None
 
 
-def recipe_for(graph: Graph, nodes: NDArray[np.int64]) -> str:
-    """The name of the recipe that suits a graph, by the classes of its training nodes."""
+def recipe_for(graph: Graph, nodes: NDArray[np.int64], device: torch.device) -> str:
+    """The name of the recipe that suits a graph, by the classes of its training nodes, and the device."""
     share = alikeness(graph, nodes)
     if share is None or share >= 0.4:
-        return "many hops"
+        return "scores" if device.type == "cpu" else "many hops"
     return "alike" if share >= 0.05 else "unlike"
 
 
@@ -120,7 +124,7 @@ def config_for(graph: Graph, split: Split, device: torch.device, path: Path | No
         return Config.from_yaml(path)
     if graph.stored is not None or graph.num_nodes > MOST_NODES:
         return Config().replace(SMALL) if device.type == "cpu" else Config()
-    recipe = RECIPES[recipe_for(graph, split.train)]
+    recipe = RECIPES[recipe_for(graph, split.train, device)]
     return Config().replace(recipe | (CPU_SIZE if device.type == "cpu" else {}))
 
 
