@@ -5,7 +5,7 @@
 `FOLDER` gets the graph, and tables to convert; what is in it already is used again. A row gives the seconds of the
 step without start-up, the seconds of all cores (which other programs on the machine change less), the peak of
 resident memory, and the most of it that was the program's own: the rest are pages of memory-mapped files, which the
-system takes back when it needs them.
+system takes back when it needs them. `--plot` draws how time and memory grow, from the rows of several sizes.
 """
 
 from __future__ import annotations

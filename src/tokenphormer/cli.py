@@ -534,7 +534,7 @@ def benchmark(
     minutes: Annotated[float, typer.Option(help="Begin no run after so many minutes; 0: no limit.")] = 0.0,
     merge: Annotated[list[Path] | None, typer.Option(help="Rows from elsewhere that count as done.")] = None,
     study: Annotated[
-        str, typer.Option(help="main: methods and searches; or ablation, tokens, sgpm: runs of Tokenphormer's parts.")
+        str, typer.Option(help="main: methods and searches; or ablation, tokens, sgpm, inputs: Tokenphormer's parts.")
     ] = "main",
     sgpm: Annotated[
         bool, typer.Option("--sgpm", help="With an SGPM-token in the ablation and tokens; pre-trains what is missing.")
@@ -559,7 +559,7 @@ def benchmark(
     limit, elsewhere = minutes or float("inf"), tuple(merge or [])
     if study == "main":
         if sgpm or vectors or overrides:
-            raise InputError("--sgpm, --vectors, --set: are for the studies ablation, tokens and sgpm")
+            raise InputError("--sgpm, --vectors, --set: are for the studies ablation, tokens, sgpm and inputs")
         chosen = METHODS if models == "all" else _names(models)
         plan = Plan(chosen, _names(datasets), splits, budget, protocol)
         done = fill(plan, out, where, workers=workers, minutes=limit, merge=elsewhere, say=_say)
@@ -568,7 +568,7 @@ def benchmark(
             raise InputError(f"--models, --budget: the study '{study}' has methods of its own and searches nothing")
         plan = Plan((), _names(datasets), splits, protocol=protocol)
         pretraining = None
-        if sgpm or study == "sgpm":
+        if sgpm or study in ("sgpm", "inputs"):
             pretraining = default_settings(where).replace(SGPMSettings.parse_overrides(overrides or []))
         elif vectors or overrides:
             raise InputError("--vectors, --set: are about SGPMs; say --sgpm too")

@@ -20,7 +20,8 @@ from tokenphormer.benchmark.rows import Row, append_row, config_hash, origin, re
 from tokenphormer.benchmark.running import Job
 from tokenphormer.benchmark.running import run as real_run
 from tokenphormer.benchmark.sgpm_study import Pretraining
-from tokenphormer.benchmark.variants import ABLATION, BASE, jobs_of, run_study, start_values
+from tokenphormer.benchmark.study_tables import study_results, write_studies
+from tokenphormer.benchmark.variants import ABLATION, BASE, INPUTS, jobs_of, run_study, start_values
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.sgpm import SGPMSettings
@@ -35,7 +36,13 @@ def fake_pretraining(job: Pretraining, device: torch.device) -> Row:
     for kind in VECTOR_KINDS:
         np.save(job.file(kind), np.zeros((2, 2)))
     row = {"kind": "pretrain", "study": "sgpm", "model": "sgpm", "dataset": job.dataset, "status": "done"}
-    row |= {"config_hash": job.settings.hash, "seed": job.settings.seed, "val_accuracy": 0.5, "seconds": 1.0}
+    row |= {
+        "config": job.settings.to_dict(),
+        "config_hash": job.settings.hash,
+        "seed": job.settings.seed,
+        "val_accuracy": 0.5,
+        "seconds": 1.0,
+    }
     return row | {"history": [{"val_accuracy": 0.5}], "bigram_accuracy": 0.1, "chance": 0.01} | origin()
 
 
@@ -102,7 +109,7 @@ def test_the_first_split_comes_first() -> None:
 
 
 def test_a_study_there_is_not(study: Run, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--study albation: expected main, ablation, tokens or sgpm"):
+    with pytest.raises(InputError, match="--study albation: expected main, ablation, tokens, sgpm or inputs"):
         study("albation")
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="--workers 0: expected at least 1"):
@@ -220,3 +227,29 @@ def test_an_ablation_does_not_start_from_what_it_left_out() -> None:
     job = Job("final", "tokenphormer", "cora", "stratified", 0, (("num_walks", 0),), study="ablation: without walks")
     row = make_row(model="tokenphormer") | job.row()
     assert start_values([row], "ablation", "tokenphormer", "cora", "stratified") == BASE
+
+
+def test_each_input_left_out_has_an_sgpm_of_its_own(study: Run, tmp_path: Path) -> None:
+    rows = study("inputs", sgpm=SGPM)
+    pretrained = [row for row in rows if row["kind"] == "pretrain"]
+    assert len(pretrained) == 2 * 5
+    assert {tuple(part for part in INPUTS if not row["config"][f"use_{part}"]) for row in pretrained} == {
+        (), ("tokens",), ("positions",), ("features",), ("centrality",)
+    }  # fmt: skip
+    finals = [row for row in rows if row["kind"] == "final"]
+    assert len(finals) == 2 * 2 * 5
+    assert {row["study"] for row in finals} == {"inputs: all inputs", *(f"inputs: without {part}" for part in INPUTS)}
+    of = {row["config_hash"]: row for row in pretrained}
+    for row in finals:
+        kind, _, hash_ = row["sgpm"].partition(" ")
+        assert kind == "contextual"
+        left_out = row["study"].partition("without ")[2]
+        assert [part for part in INPUTS if not of[hash_]["config"][f"use_{part}"]] == ([left_out] if left_out else [])
+    found = study_results(rows, "inputs")
+    assert {name: len(splits) for name, splits in found["cora"].items()} == dict.fromkeys(
+        ["all inputs", *(f"without {part}" for part in INPUTS)], 2
+    )
+    written = {path.name for path in write_studies(rows, tmp_path / "tables")}
+    assert {"inputs.md", "inputs.tex", "inputs.csv", "sgpm.md"} <= written
+    assert "| cora | features |" in (tmp_path / "tables" / "sgpm.md").read_text(encoding="utf-8")
+    assert study("inputs", sgpm=SGPM) == rows

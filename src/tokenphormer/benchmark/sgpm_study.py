@@ -27,8 +27,20 @@ class Pretraining:
     """An SGPM of one dataset, and where its vectors are kept."""
 
     dataset: str
-    settings: SGPMSettings
+    base: SGPMSettings
     folder: Path
+    left_out: str = ""
+    """A part of the input that it goes without: `tokens`, `positions`, `features` or `centrality`."""
+
+    @property
+    def settings(self) -> SGPMSettings:
+        """All of its settings."""
+        return self.base.replace({f"use_{self.left_out}": False}) if self.left_out else self.base
+
+    @property
+    def files(self) -> set[str]:
+        """Where its vectors are kept."""
+        return {str(self.file(kind)) for kind in VECTOR_KINDS}
 
     def file(self, kind: str) -> Path:
         """The vectors of a kind, one a node (.npy)."""

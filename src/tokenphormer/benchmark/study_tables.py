@@ -1,4 +1,4 @@
-"""Tables and figures of the ablation, the tokens and the SGPM study, from rows alone."""
+"""Tables and figures of the ablation, the tokens and the two SGPM studies, from rows alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenphormer.benchmark.paper import paper_ablation
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.benchmark.sgpm_study import STUDY as PRETRAINING
 from tokenphormer.benchmark.tables import check_splits, difference_text, mean_interval, paired_difference, tabular
-from tokenphormer.benchmark.variants import DIAMETER, STUDIES, Variant, variants
+from tokenphormer.benchmark.variants import DIAMETER, INPUTS, STUDIES, Variant, variants
 from tokenphormer.evaluation import plots
 from tokenphormer.files import atomic_path
 
@@ -25,9 +25,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-VARIED = {"ablation": ("num_walks", "num_hops", "walk_ratios"), "tokens": ("num_walks", "num_hops"), "sgpm": ()}
+VARIED = {
+    "ablation": ("num_walks", "num_hops", "walk_ratios"),
+    "tokens": ("num_walks", "num_hops"),
+    "sgpm": (),
+    "inputs": (),
+}
 """The settings in which runs of a study differ."""
-REFERENCES = {"ablation": "all tokens", "sgpm": "without"}
+REFERENCES = {"ablation": "all tokens", "sgpm": "without", "inputs": "all inputs"}
 """What the others of a study are compared with."""
 COLOURS = {"tokenphormer": (plots.ORANGE, "o", "walk-tokens"), "nagphormer": (plots.BLUE, "s", "hops")}
 
@@ -70,9 +75,16 @@ def _of_one_start(rows: list[Row], study: str, known: dict[str, Variant]) -> lis
 
     chosen = _most([start(row) for row in rows])
     rows = [row for row in rows if start(row) == chosen]
+
+    def group(row: Row) -> str:
+        """Rows of one group have one SGPM: all of a study, but where each variant has an SGPM of its own."""
+        return known[row["study"]].left_out
+
     with_token = [row for row in rows if known[row["study"]].sgpm]
-    pretrained = _most([sgpm(row) for row in with_token])
-    return [row for row in rows if sgpm(row) == (pretrained if known[row["study"]].sgpm else "")]
+    pretrained = {
+        name: _most([sgpm(row) for row in with_token if group(row) == name]) for name in set(map(group, with_token))
+    }
+    return [row for row in rows if sgpm(row) == (pretrained[group(row)] if known[row["study"]].sgpm else "")]
 
 
 def _most(values: list[str]) -> str:
@@ -142,11 +154,15 @@ def pretraining_table(rows: list[Row]) -> str:
     """Markdown: how many masked nodes the SGPMs guess right, beside what the neighbouring word alone would tell."""
     mine = [row for row in rows if (row["kind"], row["study"], row["status"]) == ("pretrain", PRETRAINING, "done")]
     lines = ["Masked nodes of held-out sentences guessed right, in percent:", ""]
-    lines += ["| dataset | SGPM | neighbouring word alone | chance | epochs | seconds |", "|---" * 6 + "|"]
+    lines += [
+        "| dataset | input without | SGPM | neighbouring word alone | chance | epochs | seconds |",
+        "|---" * 7 + "|",
+    ]
     for row in sorted(mine, key=lambda row: (row["dataset"], row["config_hash"])):
         shares = [row["history"][-1]["val_accuracy"], row["bigram_accuracy"], row["chance"]]
         cells = [*(f"{100 * share:.2f}" for share in shares), str(len(row["history"])), f"{row['seconds']:.0f}"]
-        lines.append(f"| {row['dataset']} | " + " | ".join(cells) + " |")
+        without = ", ".join(part for part in INPUTS if not row.get("config", {}).get(f"use_{part}", True))
+        lines.append(f"| {row['dataset']} | {without} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n" if mine else ""
 
 
@@ -218,7 +234,7 @@ def _tokens_panel(axes: Axes, dataset: str, found: dict[str, dict[int, float]]) 
 
 
 def write_studies(rows: list[Row], out: Path, say: Callable[[str], None] = lambda _: None) -> list[Path]:
-    """Write what there is of the studies: ablation.md, .tex, .csv; tokens.csv, .png, .svg; sgpm.md, .tex, .csv."""
+    """Write what there is of the studies: ablation, sgpm and inputs .md, .tex, .csv; tokens.csv, .png, .svg."""
     files: dict[str, str] = {}
     figures: dict[str, Figure] = {}
     for study in STUDIES:

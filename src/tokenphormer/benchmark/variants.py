@@ -40,7 +40,9 @@ WALK_TOKENS = tuple(range(10, 150, 10))
 """Numbers of walk-tokens in the paper's figure."""
 DIAMETER = {"cora": 19, "citeseer": 28, "flickr": 4, "photo": 11, "dblp": 34, "pubmed": 18}
 """Where NAGphormer's steps of one hop end, as the paper prints it; then ten at a time, to 140."""
-STUDIES = ("ablation", "tokens", "sgpm")
+STUDIES = ("ablation", "tokens", "sgpm", "inputs")
+INPUTS = ("tokens", "positions", "features", "centrality")
+"""The parts of SGPM's input, each of which can be left out."""
 BASE: dict[str, object] = {
     "num_walks": 30,
     "hidden_channels": 128,
@@ -62,6 +64,8 @@ class Variant:
     """Which kind of vector its SGPM-token is; empty: it has none."""
     place: int = 0
     """Where it stands in a figure: its number of tokens."""
+    left_out: str = ""
+    """Which part of its SGPM's input is left out."""
 
     def study(self, study: str) -> str:
         """What its rows have for `study`."""
@@ -88,6 +92,11 @@ def variants(study: str, dataset: str, with_sgpm: bool) -> list[Variant]:
     if study == "sgpm":
         kinds = VECTOR_KINDS if with_sgpm else ()
         return [Variant("without", "tokenphormer", {}), *(Variant(kind, "tokenphormer", {}, kind) for kind in kinds)]
+    if study == "inputs":
+        if not with_sgpm:
+            return []
+        parts = [Variant(f"without {part}", "tokenphormer", {}, "contextual", left_out=part) for part in INPUTS]
+        return [Variant("all inputs", "tokenphormer", {}, "contextual"), *parts]
     raise InputError(f"--study {study}: expected {', '.join((MAIN, *STUDIES[:-1]))} or {STUDIES[-1]}")
 
 
@@ -113,18 +122,19 @@ def start_values(rows: list[Row], study: str, model: str, dataset: str, protocol
 
 def jobs_of(study: str, plan: Plan, rows: list[Row], pretrainings: Sequence[Pretraining] = ()) -> list[Job]:
     """Every run of a study, the first split of all variants first."""
-    of = {each.dataset: each for each in pretrainings}
+    of = {(each.dataset, each.left_out): each for each in pretrainings}
+    with_sgpm = {each.dataset for each in pretrainings}
     starts = {
         (model, name): start_values(rows, study, model, name, plan.protocol_of(name))
         for name in plan.datasets
-        for model in {variant.model for variant in variants(study, name, name in of)}
+        for model in {variant.model for variant in variants(study, name, name in with_sgpm)}
     }
     jobs = []
     for split in range(plan.splits):
         for name in plan.datasets:
-            for variant in variants(study, name, name in of):
+            for variant in variants(study, name, name in with_sgpm):
                 values = starts[variant.model, name] | variant.values
-                sgpm = of[name].token(variant.sgpm) if variant.sgpm else ""
+                sgpm = of[name, variant.left_out].token(variant.sgpm) if variant.sgpm else ""
                 jobs.append(
                     Job(
                         "final", variant.model, name, plan.protocol_of(name), split, values_tuple(values),
@@ -173,15 +183,23 @@ def run_study(
             split_of(dataset(name), plan.protocol_of(name), number)
     end = time.monotonic() + 60 * minutes
     folder = (vectors or out / "vectors").resolve()
-    pretrainings = [Pretraining(name, sgpm, folder) for name in plan.datasets] if sgpm else []
+    pretrainings = (
+        [
+            Pretraining(name, sgpm, folder, part)
+            for name in plan.datasets
+            for part in dict.fromkeys(variant.left_out for variant in variants(study, name, True) if variant.sgpm)
+        ]
+        if sgpm
+        else []
+    )
     path, elsewhere = out / "rows.jsonl", read_rows(merge, say)
     jobs_of(study, plan, elsewhere, pretrainings)  # refuses a study that there is not, before a file is made
     with only_writer(path):
         known = [*read_rows([path], say), *elsewhere]
         done = {row_key(row) for row in known}
         missing = [job for job in jobs_of(study, plan, known, pretrainings) if row_key(job.row()) not in done]
-        asked = {job.dataset for job in missing if job.sgpm}
-        needed: list[Any] = [each for each in pretrainings if each.dataset in asked and not each.done]
+        asked = {job.sgpm.partition("|")[0] for job in missing if job.sgpm}
+        needed: list[Any] = [each for each in pretrainings if not each.done and asked & each.files]
         added = work_off([Jobs(needed)], path, device, workers=workers, minutes=minutes, do=pretrain_for_study, say=say)
         ready: list[Any] = [job for job in missing if not job.sgpm or Path(job.sgpm.partition("|")[0]).exists()]
         left = max(0.0, end - time.monotonic()) / 60
