@@ -527,6 +527,9 @@ def benchmark(
     datasets: Annotated[str, typer.Option(help="Names with commas between.")] = "debian",
     splits: Annotated[int, typer.Option(help="Reported splits: 0, 1, …")] = 10,
     budget: Annotated[int, typer.Option(help="Trials of each method's search on each dataset.")] = 10,
+    search_splits: Annotated[
+        int, typer.Option(help="Splits that each trial is judged on, by the mean of their validation accuracies.")
+    ] = 1,
     protocol: Annotated[
         str, typer.Option(help="Split protocol; auto: geom-gcn where it is usual, else stratified.")
     ] = "auto",
@@ -561,7 +564,7 @@ def benchmark(
         if sgpm or vectors or overrides:
             raise InputError("--sgpm, --vectors, --set: are for the studies ablation, tokens, sgpm and inputs")
         chosen = METHODS if models == "all" else _names(models)
-        plan = Plan(chosen, _names(datasets), splits, budget, protocol)
+        plan = Plan(chosen, _names(datasets), splits, budget, search_splits, protocol)
         done = fill(plan, out, where, workers=workers, minutes=limit, merge=elsewhere, say=_say)
     else:
         if models != "all" or budget != 10:

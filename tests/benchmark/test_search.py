@@ -157,22 +157,22 @@ def test_by_accuracy_then_loss_then_number(trials: list[tuple[float, float | Non
 
 def test_only_the_first_trials_of_the_budget_count() -> None:
     rows = [trial(n, val_accuracy=0.1 * n, values={"dropout": (0.2, 0.5, 0.7)[n]}) for n in range(3)]
-    assert best_values("mlp", rows, 2) == {"dropout": 0.5}
-    assert best_values("mlp", rows, 3) == {"dropout": 0.7}
-    assert best_values("mlp", rows, 0) is None
-    assert best_values("mlp", [make_row(trial=-1, val_accuracy=1.0)], 3) is None
+    assert best_values(rows, 2) == {"dropout": 0.5}
+    assert best_values(rows, 3) == {"dropout": 0.7}
+    assert best_values(rows, 0) is None
+    assert best_values([make_row(trial=-1, val_accuracy=1.0)], 3) is None
 
 
 def test_what_did_not_run_is_not_the_best() -> None:
     rows = [trial(0, val_accuracy=0.1), trial(1, status="failed", val_accuracy=0.9), trial(2, status="did not run")]
-    assert best_values("mlp", rows, 3) == {}
-    assert best_values("mlp", rows[1:], 3) is None
+    assert best_values(rows, 3) == {}
+    assert best_values(rows[1:], 3) is None
 
 
 def test_values_of_the_best_are_what_differs_from_the_defaults() -> None:
     values = {"walk_ratios": (1.0, 0.0, 0.0, 0.0), "hidden_channels": 128, "dropout": 0.7}
     (row,) = [finished("tokenphormer", 0, values)]
-    assert best_values("tokenphormer", [row], 1) == {"walk_ratios": [1.0, 0.0, 0.0, 0.0], "dropout": 0.7}
+    assert best_values([row], 1) == {"walk_ratios": [1.0, 0.0, 0.0, 0.0], "dropout": 0.7}
 
 
 def test_merging_gives_no_method_more_than_its_budget() -> None:
@@ -181,7 +181,7 @@ def test_merging_gives_no_method_more_than_its_budget() -> None:
     broken = [trial(0, time=1.0, status="did not run", values={"dropout": 0.2})]
     for rows in (early + late + broken, broken + late + early):
         assert {n: row["time"] for n, row in trials_by_number(rows).items()} == {0: 3.0, 1: 3.0}
-        assert best_values("mlp", rows, 2) == {}
+        assert best_values(rows, 2) == {}
 
 
 def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from tokenphormer.benchmark.tables import (
     CellResult,
     cell_results,
     common_budget,
+    common_search_splits,
     csv_text,
     difference_text,
     latex,
@@ -146,6 +147,28 @@ def test_the_common_budget_counts_from_the_first_trial_on() -> None:
     assert common_budget(tried("mlp", 0, 1, 2) + tried("gcn")) == 0
     only_trials = [trial(0, model="gat")]  # a search under way holds nobody back
     assert common_budget(tried("mlp", 0, 1, 2) + only_trials) == 3
+
+
+def test_search_splits_count_where_all_methods_have_them() -> None:
+    def tried(model: str, best: int, splits: int) -> list[Row]:
+        """Two trials; the first is better on split 100, the other one on the mean of several."""
+        values: list[dict[str, Any]] = [{}, {"hidden_channels": 128 if model == "mlp" else 64, "dropout": 0.2}]
+        rows = [make_row(model=model, values=values[best], split=n, test_accuracy=0.9) for n in range(2)]
+        for number, accuracies in enumerate(([0.8, 0.1, 0.1], [0.7, 0.9, 0.9])):
+            for place, accuracy in enumerate(accuracies[:splits]):
+                more: dict[str, Any] = {"split": 100 + place, "values": values[number], "val_accuracy": accuracy}
+                rows.append(trial(number, model=model, **more))
+        return rows
+
+    rows = tried("mlp", 1, 3) + tried("gcn", 1, 3)
+    assert (common_budget(rows), common_budget(rows, 3), common_budget(rows, 4)) == (2, 2, 0)
+    assert common_search_splits(rows, 2) == 3
+    cells = cell_results(rows, ("cora",), ("mlp", "gcn"))
+    assert [(cell.n, cell.search_splits) for cell in cells] == [(2, 3), (2, 3)]
+    assert "on validation of 3 splits that are not reported" in notes(cells)[0]
+    rows = tried("mlp", 0, 3) + tried("gcn", 0, 1)  # one method has had a single split, so that is what counts
+    assert common_search_splits(rows, 2) == 1
+    assert [(cell.n, cell.search_splits) for cell in cell_results(rows, ("cora",), ("mlp", "gcn"))] == [(2, 1), (2, 1)]
 
 
 def test_finals_of_another_budget_are_not_shown_as_these() -> None:

@@ -26,7 +26,7 @@ import torch
 from tokenphormer.benchmark.methods import complete, entry, of_this_version
 from tokenphormer.benchmark.rows import Row, append_row, config_hash, read_rows
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, dataset, run, split_of, values_tuple
-from tokenphormer.benchmark.search import Search, best_values
+from tokenphormer.benchmark.search import Search, best_values, values_of
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.graph.datasets import DATASETS
 from tokenphormer.graph.splits import PROTOCOLS
@@ -56,6 +56,8 @@ class Plan:
     splits: int = 10
     budget: int = 10
     """Trials of each search."""
+    search_splits: int = 1
+    """Splits on whose validation nodes each trial is judged; the mean counts."""
     protocol: str = "auto"
     """`auto`: geom-gcn where the paper has it, stratified elsewhere."""
 
@@ -70,6 +72,8 @@ class Plan:
             raise InputError(f"--splits {self.splits}: expected 1 to {SEARCH_SPLITS}; those after are for searches")
         if self.budget < 1:
             raise InputError(f"--budget {self.budget}: expected at least 1")
+        if not 1 <= self.search_splits <= SEARCH_SPLITS:
+            raise InputError(f"--search-splits {self.search_splits}: expected 1 to {SEARCH_SPLITS}")
 
     def protocol_of(self, dataset: str) -> str:
         """The split protocol of a dataset."""
@@ -94,33 +98,45 @@ class Cell:
         mine = [row for row in mine if row not in self.outdated]
         self.trials = [r for r in mine if r["kind"] == "trial"]
         self.finals = [r for r in mine if r["kind"] == "final"]
-        self.search = Search(model, dataset, self.trials)
+        self.search = Search(model, dataset, self.trials, plan.search_splits)
         self.running = 0
-        self.claimed: set[tuple[str, int]] = set()
+        self.claimed: set[tuple[str, int, int]] = set()
 
     def next_job(self) -> Job | None:
         """The next run, or None if there is nothing to do (now)."""
-        tried = {int(row["trial"]) for row in self.trials}
-        missing = [trial for trial in range(self.plan.budget) if trial not in tried]
-        for trial in missing:
-            free = self.search.independent(trial) or (trial == missing[0] and not self.running)
-            if free and ("trial", trial) not in self.claimed:  # else a search learns from each before the next
-                return self._claim("trial", trial, self.search.ask(trial))
+        splits = range(SEARCH_SPLITS, SEARCH_SPLITS + self.plan.search_splits)
+        tried = {(int(row["trial"]), int(row["split"])): row for row in self.trials}
+        missing = [(t, split) for t in range(self.plan.budget) for split in splits if (t, split) not in tried]
+        for trial, split in missing:
+            # What is not independent learns from each trial before the next.
+            if not self.search.independent(trial) and (trial != missing[0][0] or self._runs_another(trial)):
+                break
+            if ("trial", trial, split) not in self.claimed:
+                known = next((tried[trial, other] for other in splits if (trial, other) in tried), None)
+                values = self.search.ask(trial) if known is None else values_of(known)
+                return self._claim("trial", trial, split, values)
         if missing:
             return None
-        values = best_values(self.model, self.trials, self.plan.budget)
-        if values is None:
+        chosen = best_values(self.trials, self.plan.budget, self.plan.search_splits)
+        if chosen is None:
             return None
-        wanted = config_hash(complete(entry(self.model), values))
+        wanted = config_hash(complete(entry(self.model), chosen))
         done = {int(row["split"]) for row in self.finals if row["config_hash"] == wanted}
         for split in range(self.plan.splits):
-            if split not in done and ("final", split) not in self.claimed:
-                return self._claim("final", split, values)
+            if split not in done and ("final", -1, split) not in self.claimed:
+                return self._claim("final", -1, split, chosen)
         return None
 
-    def _claim(self, kind: str, number: int, values: dict[str, Any]) -> Job:
-        self.claimed.add((kind, number))
-        trial, split, seed = (number, SEARCH_SPLITS, 0) if kind == "trial" else (-1, number, number)
+    def _runs_another(self, trial: int) -> bool:
+        """Whether a run of another trial is under way."""
+        done = {(int(row["trial"]), int(row["split"])) for row in self.trials}
+        return any(
+            kind == "trial" and number != trial and (number, split) not in done for kind, number, split in self.claimed
+        )
+
+    def _claim(self, kind: str, trial: int, split: int, values: dict[str, Any]) -> Job:
+        self.claimed.add((kind, trial, split))
+        seed = 0 if kind == "trial" else split
         return Job(kind, self.model, self.dataset, self.protocol, split, values_tuple(values), seed, STUDY, trial)
 
     def take(self, row: Row) -> None:
@@ -146,7 +162,7 @@ def fill(
     if workers < 1:
         raise InputError(f"--workers {workers}: expected at least 1")
     for name in plan.datasets:  # what the data lacks is said before anything runs
-        for number in (*range(plan.splits), SEARCH_SPLITS):
+        for number in (*range(plan.splits), *range(SEARCH_SPLITS, SEARCH_SPLITS + plan.search_splits)):
             split_of(dataset(name), plan.protocol_of(name), number)
     path, elsewhere = out / "rows.jsonl", read_rows(merge, say)
     with only_writer(path):

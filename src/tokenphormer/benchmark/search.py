@@ -11,6 +11,7 @@ from typing import Any
 
 from tokenphormer.benchmark.methods import entry
 from tokenphormer.benchmark.rows import Row
+from tokenphormer.benchmark.running import SEARCH_SPLITS
 from tokenphormer.errors import InputError
 
 RANDOM_TRIALS = 8
@@ -21,9 +22,9 @@ DRAWS = 20
 
 
 class Search:
-    """The search of one method on one dataset."""
+    """The search of one method on one dataset; each trial is judged on `splits` splits."""
 
-    def __init__(self, model: str, dataset: str, rows: list[Row]) -> None:
+    def __init__(self, model: str, dataset: str, rows: list[Row], splits: int = 1) -> None:
         try:
             import optuna
         except ImportError as error:
@@ -39,7 +40,7 @@ class Search:
             else optuna.distributions.CategoricalDistribution(list(range(len(choices))))
             for key, choices in self.space.items()
         }
-        self._told = trials_by_number(rows)
+        self._rows, self._splits = list(rows), splits
 
     def ask(self, trial: int) -> dict[str, Any]:
         """The values of a trial, given those before it; the first ones are the method's defaults and its starts."""
@@ -48,9 +49,10 @@ class Search:
         seed = int.from_bytes(hashlib.sha256(f"{self._name} {trial}".encode()).digest()[:4], "little")
         sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS, multivariate=True)
         study = self._optuna.create_study(direction="maximize", sampler=sampler)
-        for number in sorted(self._told):
-            if number < trial and (places := self._places(self._told[number]["config"])) is not None:
-                value = _result(self._told[number])
+        told = trials_by_number(self._rows, self._splits)
+        for number in sorted(told):
+            if number < trial and (places := self._places(told[number]["config"])) is not None:
+                value = _result(told[number])
                 study.add_trial(self._optuna.trial.create_trial(
                     params=places, distributions=self._distributions, value=value
                 ))  # fmt: skip
@@ -67,7 +69,7 @@ class Search:
 
     def tell(self, row: Row) -> None:
         """Learn from a finished trial."""
-        self._told.setdefault(int(row["trial"]), row)
+        self._rows.append(row)
 
     def _places(self, config: dict[str, Any]) -> dict[str, int] | None:
         """Where the values of a run lie in the space; None if they lie outside, as the defaults may."""
@@ -92,30 +94,50 @@ def _ordered(choices: tuple[object, ...]) -> bool:
     return len(numbers) == len(choices) > 2 and numbers == sorted(numbers)
 
 
-def trials_by_number(rows: list[Row]) -> dict[int, Row]:
-    """One row for each trial, so that merging gives no method more than its budget.
+def trials_by_number(rows: list[Row], splits: int = 1) -> dict[int, Row]:
+    """One row for each trial that was run on all of the first `splits` search splits: accuracy and loss are the means.
 
-    Where several machines did the same one, the earliest counts that is done.
+    Where several machines did the same one, the earliest counts that is done, so that merging gives no method more than
+    its budget. A trial that could not run on one of its splits did not run.
     """
-    found: dict[int, Row] = {}
+    found: dict[int, dict[int, Row]] = {}
     for row in sorted(rows, key=lambda row: (row["status"] != "done", row.get("time", 0.0), row["config_hash"])):
-        found.setdefault(int(row["trial"]), row)
-    return found
+        found.setdefault(int(row["trial"]), {}).setdefault(int(row["split"]), row)
+    return {
+        number: _mean([here[split] for split in range(SEARCH_SPLITS, SEARCH_SPLITS + splits)])
+        for number, here in found.items()
+        if all(
+            split in here and here[split]["config_hash"] == here[SEARCH_SPLITS]["config_hash"]
+            for split in range(SEARCH_SPLITS, SEARCH_SPLITS + splits)
+        )
+    }
 
 
-def best_trial(rows: list[Row], budget: int) -> Row | None:
+def _mean(rows: list[Row]) -> Row:
+    """Rows of one trial on several splits as one."""
+    failed = [row for row in rows if row["status"] != "done"]
+    if failed or len(rows) == 1:
+        return (failed or rows)[0]
+    means = {key: sum(row[key] or 0.0 for row in rows) / len(rows) for key in ("val_accuracy", "val_loss")}
+    return rows[0] | means
+
+
+def best_trial(rows: list[Row], budget: int, splits: int = 1) -> Row | None:
     """The best of the first `budget` trials: by validation accuracy, then loss, then number; None if none ran."""
-    first = [row for number, row in trials_by_number(rows).items() if 0 <= number < budget]
+    first = [row for number, row in trials_by_number(rows, splits).items() if 0 <= number < budget]
     done = [row for row in first if row["status"] == "done"]
     if not done:
         return None
     return max(done, key=lambda row: (row["val_accuracy"], -(row["val_loss"] or 0.0), -int(row["trial"])))
 
 
-def best_values(model: str, rows: list[Row], budget: int) -> dict[str, Any] | None:
+def best_values(rows: list[Row], budget: int, splits: int = 1) -> dict[str, Any] | None:
     """What the best of the first `budget` trials changes of the method's defaults; None if none ran."""
-    best = best_trial(rows, budget)
-    if best is None:
-        return None
-    defaults = entry(model).defaults
-    return {key: value for key, value in best["config"].items() if defaults.get(key, object()) != value}
+    best = best_trial(rows, budget, splits)
+    return None if best is None else values_of(best)
+
+
+def values_of(row: Row) -> dict[str, Any]:
+    """What a row's settings change of its method's defaults."""
+    defaults = entry(row["model"]).defaults
+    return {key: value for key, value in row["config"].items() if defaults.get(key, object()) != value}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tokenphormer.benchmark.grid import STUDY, check_dataset, usual_protocol
 from tokenphormer.benchmark.methods import METHODS, entry, of_this_version
 from tokenphormer.benchmark.paper import paper_figure
 from tokenphormer.benchmark.rows import Row
-from tokenphormer.benchmark.search import best_trial
+from tokenphormer.benchmark.search import best_trial, trials_by_number
 from tokenphormer.errors import InputError
 from tokenphormer.files import atomic_path
 from tokenphormer.graph.datasets import DATASETS
@@ -42,6 +42,8 @@ class CellResult:
     n: int = 0
     trials: int = 0
     """Of the search that chose the settings."""
+    search_splits: int = 1
+    """Splits that each trial was judged on."""
     differences: Mapping[str, Difference] = field(default_factory=dict)
     """For each reference, the mean paired difference to it on the splits both ran on, and its 95 % interval."""
     paper: tuple[float, float] | None = None
@@ -108,11 +110,14 @@ def cell_results(
             here = [row for row in main if row["protocol"] == protocol]
             check_splits(here)
             rows_of = {m: [row for row in here if row["model"] == m and of_this_version(row)] for m in methods}
-            trials = budget or common_budget([row for mine in rows_of.values() for row in mine])
-            finals = {method: _finals(rows_of[method], trials) for method in methods}
+            all_rows = [row for mine in rows_of.values() for row in mine]
+            trials = budget or common_budget(all_rows)
+            searched = common_search_splits(all_rows, trials)
+            finals = {method: _finals(rows_of[method], trials, searched) for method in methods}
             references = {name: _accuracies(finals[name]) for name in REFERENCES if name in finals}
             for method in methods:
                 cell = _cell(rows_of[method], finals[method], method, dataset, protocol, trials, references)
+                cell = replace(cell, search_splits=searched)
                 if not rows_of[method] and any(row["model"] == method for row in here):
                     cell = replace(cell, reason="its rows are of other defaults")
                 found.append(cell)
@@ -130,16 +135,28 @@ def check_splits(rows: list[Row]) -> None:
             )
 
 
-def common_budget(rows: list[Row]) -> int:
-    """How many trials every method has had that has final rows, of the rows of one dataset."""
+def common_budget(rows: list[Row], splits: int = 1) -> int:
+    """How many trials on `splits` splits every method has had that has final rows, of the rows of one dataset."""
     final = {row["model"] for row in rows if row["kind"] == "final"}
-    tried = {m: {int(row["trial"]) for row in rows if row["kind"] == "trial" and row["model"] == m} for m in final}
+    tried = {m: trials_by_number(_trials(row for row in rows if row["model"] == m), splits) for m in final}
     return min((next(n for n in range(len(t) + 1) if n not in t) for t in tried.values()), default=0)
 
 
-def _finals(rows: list[Row], budget: int) -> list[Row]:
+def common_search_splits(rows: list[Row], budget: int) -> int:
+    """On how many splits every method has had each of its first `budget` trials; at least 1."""
+    splits = 1
+    while budget and common_budget(rows, splits + 1) >= budget:
+        splits += 1
+    return splits
+
+
+def _trials(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row["kind"] == "trial"]
+
+
+def _finals(rows: list[Row], budget: int, splits: int) -> list[Row]:
     """The final rows of the values that a method's search settled on."""
-    best = best_trial([row for row in rows if row["kind"] == "trial"], budget)
+    best = best_trial(_trials(rows), budget, splits)
     if best is None:
         return []
     return [row for row in rows if row["kind"] == "final" and row["config_hash"] == best["config_hash"]]
@@ -265,7 +282,9 @@ def notes(cells: list[CellResult]) -> list[str]:
         here = [cell for cell in cells if cell.column == column]
         ran = [cell for cell in here if cell.status == "re-run"]
         trials = " or ".join(map(str, sorted({cell.trials for cell in ran})))
-        searched = f"search of {trials} trials a method, on validation of a split that is not reported"
+        number = here[0].search_splits
+        which = "a split that is not reported" if number == 1 else f"{number} splits that are not reported"
+        searched = f"search of {trials} trials a method, on validation of {which}"
         lines.append(f"{column}: {here[0].protocol} splits; {searched if ran else 'nothing re-run yet'}")
     lines += [f"{entry(c.method).title} on {c.column}, {c.status}: {c.reason}" for c in cells if c.reason]
     return lines

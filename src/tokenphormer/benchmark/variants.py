@@ -114,7 +114,7 @@ def start_values(rows: list[Row], study: str, model: str, dataset: str, protocol
         config = min(own, key=lambda row: (row.get("time", 0.0), row["config_hash"]))["config"]
         return {key: value for key, value in config.items() if entry(model).defaults.get(key, object()) != value}
     trials = [row for row in here if (row["kind"], row["study"]) == ("trial", MAIN)]
-    found = best_values(model, trials, len(trials))
+    found = best_values(trials, len(trials))
     if found is not None:
         return found
     return dict(BASE) if model == "tokenphormer" else {}

@@ -74,7 +74,7 @@ RECIPES: dict[str, dict[str, object]] = {
     | {"dropout": 0.7, "feature_dropout": 0.3, "learning_rate": 2e-3, "weight_decay": 1e-2, "label_smoothing": 0.0}
     | {"fresh_walks": True},
     "scores": _PLUS  # small, and most of it in what neighbours' scores say
-    | {"hidden_channels": 64, "num_heads": 4, "num_hops": 4, "dropout": 0.5, "attention_dropout": 0.5}
+    | {"hidden_channels": 64, "num_heads": 4, "num_walks": 4, "dropout": 0.5, "attention_dropout": 0.0}
     | {"feature_dropout": 0.5, "learning_rate": 5e-3, "weight_decay": 1e-2}
     | {"score_hops": 10, "score_teleport": 0.5, "score_dropout": 0.5},
 }
