@@ -31,6 +31,7 @@ html_css_files = ["site.css"]
 # Pages that live elsewhere in the repository and are shown on the site too: links to the file become links to the page.
 ELSEWHERE = {
     "../experiments/tables/main.md": "repository/table.md",
+    "../experiments/tables/sgpm.md": "repository/sgpm-table.md",
     "../experiments/LOG.md": "repository/log.md",
     "../src/tokenphormer/walks/README.md": "repository/walk-contract.md",
     "../CONTRIBUTING.md": "repository/contributing.md",

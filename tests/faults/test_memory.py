@@ -23,6 +23,7 @@ main()
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="how much memory is used is read from /proc")
 def test_a_host_without_memory(tmp_path: Path) -> None:
     train = ["train", "debian", "--out", "run", "--device", "cpu", "--set", "hidden_channels=40000"]
+    train += ["--set", "row_activation=false"]  # which such a width would be refused with
     done = subprocess.run(
         [sys.executable, "-c", CODE, *train], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
     )
