@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import atexit
 import faulthandler
 import hashlib
 import json
@@ -565,6 +566,7 @@ def request(world: Path) -> tuple[list[bytes], Reader]:
     load(app.state.service)
     guard = Guard(app, ServeSettings(rate=1e9))
     runner = asyncio.Runner()
+    atexit.register(runner.close)  # a loop that is only forgotten is complained of
 
     async def ask(first: bytes, query: bytes, body: bytes) -> tuple[int, bytes]:
         method, _, path = first.decode("latin-1").partition(" ")
