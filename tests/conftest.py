@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # tests run side by side; see cli.py
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # tests run side by side; see cli/__init__.py
 
 import pytest
 import torch

@@ -7,6 +7,7 @@ on Cora it has 20 nodes a class.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -97,9 +98,9 @@ class TunedGNN(Baseline):
         self.output = nn.Linear(h, task.num_classes)
         self.edges = self.edges_of(task)
 
+    @abstractmethod
     def layer(self, in_channels: int) -> Any:
         """One layer, from `in_channels` to `hidden_channels`."""
-        raise NotImplementedError
 
     def edges_of(self, task: Task) -> Tensor | SparseOperator:
         """What the layers pass messages over: (2, E) edges, or a matrix."""

@@ -15,6 +15,16 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from tokenphormer.cli.benchmarks import benchmark, leaks, study, tables
+from tokenphormer.cli.options import (
+    DeviceOption,
+    DirectedOption,
+    GraphArgument,
+    HalfOption,
+    MemoryOption,
+    VerifyOption,
+    say,
+)
 from tokenphormer.errors import InputError, InterruptedTrainingError, OtherRankError, TokenphormerError, exit_code
 
 if TYPE_CHECKING:
@@ -33,18 +43,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-GraphArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="GRAPH", help="A dataset's name, a folder with nodes and edges tables or of `convert`, an .npz."
-    ),
-]
-DirectedOption = Annotated[bool, typer.Option(help="Keep the direction of edges.")]
-DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda where there is one.")]
-MemoryOption = Annotated[str, typer.Option(help="About how much memory sorting may take, such as 500MB or 2GB.")]
-HalfOption = Annotated[bool, typer.Option("--float16", help="Store features in half precision.")]
-VerifyOption = Annotated[bool, typer.Option("--verify", help="Read a graph on disk through, and compare its hashes.")]
 
 
 def _version(wanted: bool) -> None:
@@ -190,7 +188,7 @@ def convert(
         memory=parse_memory(memory),
         directed=directed,
         half=half,
-        say=_say,
+        say=say,
     )
     _say_notes(written)
     if verify:
@@ -217,7 +215,7 @@ def generate(
     from tokenphormer.graph.generators import generate as run
 
     model = BlockModel(nodes, degree, features, classes, seed, homophily, train)
-    drawn = run(model, out, memory=parse_memory(memory), half=half, say=_say)
+    drawn = run(model, out, memory=parse_memory(memory), half=half, say=say)
     typer.echo(f"{out}: {drawn.num_nodes:,} nodes, {drawn.num_edges:,} edges, {drawn.num_features:,} features")
 
 
@@ -413,7 +411,7 @@ def tune(
     settings = config_for(loaded, chosen, where).replace(fixed)
     pretrained = None
     if sgpm == "auto":
-        pretrained = find_or_pretrain(loaded, default_settings(where), where, say=_say)
+        pretrained = find_or_pretrain(loaded, default_settings(where), where, say=say)
     elif sgpm is not None:
         pretrained = load_pretrained(Path(sgpm), loaded, where)
     found = run(
@@ -426,7 +424,7 @@ def tune(
         timeout=timeout or float("inf"),
         fixed=fixed,
         sgpm=pretrained,
-        say=_say,
+        say=say,
     )
     best = found.best
     if best is None:
@@ -438,7 +436,7 @@ def tune(
         typer.echo(json.dumps(about | result))
         return
     if len(found.rows) < trials:
-        _say(f"the time is up after {len(found.rows)} of {trials} trials; the same command goes on")
+        say(f"the time is up after {len(found.rows)} of {trials} trials; the same command goes on")
     before = "did not run" if found.defaults is None else f"{found.defaults:.2%}"
     typer.echo(f"{best['val_accuracy']:.2%} validation accuracy in trial {best['trial']}; the defaults: {before}")
     words = ["tokenphormer", "train", graph, "--config", str(found.folder / BEST)]
@@ -507,7 +505,7 @@ def serve(
 
     settings = ServeSettings(host=host, port=port, token=token, rate=rate)
     try:
-        run_server(run, settings, device=device, source=graph, say=_say)
+        run_server(run, settings, device=device, source=graph, say=say)
     except KeyboardInterrupt as stop:
         typer.echo("tokenphormer: stopped", err=True)
         code = exit_code(stop)
@@ -520,149 +518,8 @@ def serve(
     os._exit(code)
 
 
-@app.command()
-def benchmark(
-    out: Annotated[Path, typer.Option(help="The folder of rows; what is in it already is not run again.")],
-    models: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
-    datasets: Annotated[str, typer.Option(help="Names with commas between.")] = "debian",
-    splits: Annotated[int, typer.Option(help="Reported splits: 0, 1, …")] = 10,
-    budget: Annotated[int, typer.Option(help="Trials of each method's search on each dataset.")] = 10,
-    search_splits: Annotated[
-        int, typer.Option(help="Splits that each trial is judged on, by the mean of their validation accuracies.")
-    ] = 1,
-    protocol: Annotated[
-        str, typer.Option(help="Split protocol; auto: geom-gcn where it is usual, else stratified.")
-    ] = "auto",
-    workers: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
-    minutes: Annotated[float, typer.Option(help="Begin no run after so many minutes; 0: no limit.")] = 0.0,
-    merge: Annotated[list[Path] | None, typer.Option(help="Rows from elsewhere that count as done.")] = None,
-    study: Annotated[
-        str, typer.Option(help="main: methods and searches; or ablation, tokens, sgpm, inputs: Tokenphormer's parts.")
-    ] = "main",
-    sgpm: Annotated[
-        bool, typer.Option("--sgpm", help="With an SGPM-token in the ablation and tokens; pre-trains what is missing.")
-    ] = False,
-    vectors: Annotated[
-        Path | None, typer.Option(help="Where a study keeps the vectors of its SGPMs; default: vectors in --out.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting of a study's SGPMs.")
-    ] = None,
-    device: DeviceOption = "auto",
-) -> None:
-    """Search and run methods on the same splits; every run becomes a row. Stop it and go on whenever you like."""
-    from tokenphormer.benchmark.grid import Plan, fill
-    from tokenphormer.benchmark.methods import METHODS
-    from tokenphormer.benchmark.variants import run_study
-    from tokenphormer.sgpm.pretrain_run import default_settings
-    from tokenphormer.sgpm.settings import SGPMSettings
-    from tokenphormer.walks.sampling import check_device, choose_device
-
-    where = check_device(choose_device(device))
-    limit, elsewhere = minutes or float("inf"), tuple(merge or [])
-    if study == "main":
-        if sgpm or vectors or overrides:
-            raise InputError("--sgpm, --vectors, --set: are for the studies ablation, tokens, sgpm and inputs")
-        chosen = METHODS if models == "all" else _names(models)
-        plan = Plan(chosen, _names(datasets), splits, budget, search_splits, protocol)
-        done = fill(plan, out, where, workers=workers, minutes=limit, merge=elsewhere, say=_say)
-    else:
-        if models != "all" or budget != 10:
-            raise InputError(f"--models, --budget: the study '{study}' has methods of its own and searches nothing")
-        plan = Plan((), _names(datasets), splits, protocol=protocol)
-        pretraining = None
-        if sgpm or study in ("sgpm", "inputs"):
-            pretraining = default_settings(where).replace(SGPMSettings.parse_overrides(overrides or []))
-        elif vectors or overrides:
-            raise InputError("--vectors, --set: are about SGPMs; say --sgpm too")
-        done = run_study(
-            study,
-            plan,
-            out,
-            where,
-            workers=workers,
-            minutes=limit,
-            merge=elsewhere,
-            sgpm=pretraining,
-            vectors=vectors,
-            say=_say,
-        )
-    typer.echo(f"{out / 'rows.jsonl'}: {done} runs added; tables: tokenphormer tables {out} --out TABLES")
-
-
-@app.command()
-def tables(
-    rows: Annotated[list[Path], typer.Argument(metavar="ROWS", help="Files of rows, or folders of them.")],
-    out: Annotated[Path, typer.Option(help="The folder to write main.md, .tex, .csv and .html to, and the studies'.")],
-    datasets: Annotated[
-        str, typer.Option(help="Names with commas between; default: all that the main study has rows of.")
-    ] = "",
-    models: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
-    budget: Annotated[int, typer.Option(help="Trials that count; 0: as many as every method has had.")] = 0,
-) -> None:
-    """Make tables and a page from rows, with paired differences and the paper's figures beside ours."""
-    from tokenphormer.benchmark.methods import METHODS
-    from tokenphormer.benchmark.rows import read_rows
-    from tokenphormer.benchmark.study_tables import write_studies
-    from tokenphormer.benchmark.tables import cell_results, main_datasets, write_tables
-
-    read = read_rows(rows, _say)
-    found = _names(datasets) or main_datasets(read)
-    cells = cell_results(read, found, METHODS if models == "all" else _names(models), budget or None)
-    wanted = [row for row in read if not datasets or row["dataset"] in found]
-    written = [*(write_tables(cells, out) if cells else ()), *write_studies(wanted, out, _say)]
-    if not written:
-        raise InputError("there are no rows to make a table of")
-    for path in written:
-        typer.echo(str(path))
-
-
-@app.command()
-def leaks(
-    datasets: Annotated[
-        str, typer.Option(help="Names with commas between; default: every dataset whose files are here.")
-    ] = "",
-    splits: Annotated[int, typer.Option(help="How many of the reported splits to look at.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a line a split.")] = False,
-) -> None:
-    """Look for what could tell a method test labels: nodes in two parts, doubles, labels among features."""
-    import dataclasses
-
-    from tokenphormer.benchmark.grid import Plan
-    from tokenphormer.benchmark.leaks import find_leaks
-    from tokenphormer.benchmark.running import dataset, split_of
-    from tokenphormer.graph.datasets import DATASETS
-    from tokenphormer.graph.raw_files import data_root, missing_files
-
-    here = tuple(name for name in DATASETS if not missing_files(DATASETS[name], data_root()))
-    plan, fine = Plan((), _names(datasets) or here, splits), True
-    for name in plan.datasets:
-        graph = dataset(name)
-        for number in range(splits):
-            found = find_leaks(graph, split_of(graph, plan.protocol_of(name), number))
-            fine = fine and found.fine
-            values = dataclasses.asdict(found)
-            typer.echo(json.dumps(values) if as_json else "  ".join(f"{key} {value}" for key, value in values.items()))
-    if not fine:
-        raise typer.Exit(1)
-
-
-@app.command()
-def study(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which one; `tokenphormer study list` lists them.")],
-    out: Annotated[Path | None, typer.Option(help="The folder to write; default: experiments/studies/NAME.")] = None,
-) -> None:
-    """Run one of the studies of the paper's appendix: tables as CSV, figures as PNG and SVG."""
-    from tokenphormer.studies.registry import STUDIES, find_study
-
-    if name == "list":
-        for known, each in STUDIES.items():
-            typer.echo(f"{known:14} {each.question}")
-        return
-    chosen, folder = find_study(name), out or Path("experiments") / "studies" / name
-    for what, value in chosen.run(folder).items():
-        typer.echo(f"{what}: {value:.4g}" if isinstance(value, float) else f"{what}: {value}")
-    typer.echo(f"{folder}: tables and figures")
+for command in (benchmark, tables, leaks, study):
+    app.command()(command)
 
 
 def _folder(out: Path | None, name: str, resume: bool, device: torch.device) -> Path:
@@ -673,14 +530,6 @@ def _folder(out: Path | None, name: str, resume: bool, device: torch.device) -> 
     if out is None and distributed.may_restart():
         raise InputError("--out: with --max-restarts the folder needs a name, by which it is found again")
     return out or Path(distributed.text_of_first(str(free_folder(Path("runs"), name, resume)), device))
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _say_notes(graph: Graph) -> None:
