@@ -6,7 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.bench_large import EACH, WHOLE, Row, latest, microseconds_each, plot, slope
+from benchmarks.bench_large import (
+    EACH,
+    GPU_STEPS,
+    WHOLE,
+    Row,
+    latest,
+    microseconds_each,
+    parse,
+    plot,
+    run_step,
+    slope,
+    steps,
+)
+
+from tokenphormer.tokens.resident import VARIABLE
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "large.jsonl"
 
@@ -37,3 +51,27 @@ def test_the_figure(tmp_path: Path) -> None:
         assert [row["nodes"] for row in latest(rows, step)] == [10**4, 10**5, 10**6, 10**7]
     plot(RESULTS, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").stat().st_size > 20_000
+
+
+def test_the_steps_of_a_gpu_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "yes")
+    words = f"{tmp_path} --rehearse --nodes 2000 --degree 30 --features 16 --float16 --train 300 --val 40 --test 50 "
+    words += "--starts 100 --predicted 200 --set num_walks=2 --set hidden_channels=8"
+    options = parse(words.split())
+    rows: dict[str, Row] = {name: {} for name in GPU_STEPS}
+    for name, row in rows.items():
+        steps(options)[name](row)
+    assert 50_000 < rows["generate"]["directed_edges"] < 60_000
+    assert rows["walks"]["starts"] == 100
+    assert rows["train"]["split"] == (300, 40, 50)
+    assert rows["train"]["resident"]
+    assert rows["train"]["largest_error"] < 2e-3
+    assert rows["predict"]["predicted"] == 200
+    assert json.dumps(rows)
+
+
+def test_a_step_that_fails_is_a_row(tmp_path: Path) -> None:
+    row = run_step("open", [str(tmp_path)], 60, False)
+    assert row["error"] == "exit code 1"
+    assert row["process_seconds"] > 0
+    assert run_step("open", [str(tmp_path)], 0.01, False)["error"] == "ended after 0 s: the limit"

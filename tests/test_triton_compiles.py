@@ -64,8 +64,26 @@ for index in ("*i32", "*i64"):
 print("compiled")
 """
 
+HOPS = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from tokenphormer.tokens import hop_kernel
 
-@pytest.mark.parametrize("code", [CODE, MODEL, TOKENS], ids=["walks", "model", "tokens"])
+for number in ("*fp16", "*fp32"):
+    for scaled in (True, False):
+        flags = {"LEFT": scaled, "RIGHT": scaled, "OWN": scaled}
+        kinds = {"indptr": "*i64", "indices": "*i32", "left": "*fp32", "right": "*fp32", "x": number, "out": number}
+        fixed = flags | {"NEIGHBOURS": hop_kernel.NEIGHBOURS, "BLOCK": 128}
+        kinds |= {"width": "i32"} | dict.fromkeys(fixed, "constexpr")
+        source = ASTSource(hop_kernel._hop, {n: kinds[n] for n in hop_kernel._hop.arg_names}, constexprs=fixed)
+        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 1})
+        assert "cubin" in compiled.asm
+print("compiled")
+"""
+
+
+@pytest.mark.parametrize("code", [CODE, MODEL, TOKENS, HOPS], ids=["walks", "model", "tokens", "hops"])
 def test_kernels_compile_for_hopper(code: str) -> None:
     pytest.importorskip("triton", reason="triton has no wheel for this platform")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MASK64 = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -36,6 +40,27 @@ def mix64_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     value = (value ^ (value >> np.uint64(30))) * np.uint64(MIX_A)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(MIX_B)
     return value ^ (value >> np.uint64(31))
+
+
+def signed(value: int) -> int:
+    """A 64-bit number as int64 tensors hold it: their products and sums wrap as those of uint64 do.
+
+    >>> signed(MASK64), signed(7)
+    (-1, 7)
+    """
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def shift_right(z: Tensor, bits: int) -> Tensor:
+    """The logical right shift of int64 tensors, whose own one copies the sign."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix64_tensor(z: Tensor) -> Tensor:
+    """`mix64` of every element of an int64 tensor, on its device."""
+    z = (z ^ shift_right(z, 30)) * signed(MIX_A)
+    z = (z ^ shift_right(z, 27)) * signed(MIX_B)
+    return z ^ shift_right(z, 31)
 
 
 def hash_order(items: NDArray[np.int64], seed: int) -> NDArray[np.int64]:

@@ -49,6 +49,9 @@ def test_node_homophily_as_a_loop_and_as_the_mean_of_the_graph(directed: bool) -
         else:
             assert found[node] == pytest.approx(np.mean([y[other] == y[node] for other in others]))
     assert np.nanmean(found) == pytest.approx(homophily(graph)[1])
+    some = np.array([7, 0, 7, 11])
+    assert np.array_equal(node_homophily(graph, some), found[some], equal_nan=True)
+    assert not len(node_homophily(graph, some[:0]))
 
 
 def test_homophily_bins() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.graph.test_disk import same
-from tokenphormer.errors import InputError
-from tokenphormer.graph import Graph, generators
+from tokenphormer.errors import InputError, ResourceError
+from tokenphormer.graph import Graph, device_generator, disk_writer, generators
 from tokenphormer.graph.disk import open_graph
 from tokenphormer.graph.edge_sort import BYTES_AN_ENTRY
 from tokenphormer.graph.generators import BlockModel, generate
@@ -33,6 +34,66 @@ def test_memory_and_pieces_do_not_matter(tmp_path: Path, monkeypatch: pytest.Mon
     graph = drawn(tmp_path)
     monkeypatch.setattr(generators, "PIECE", 1000)
     assert drawn(tmp_path, name="h", memory=BYTES_AN_ENTRY * 5000).fingerprint == graph.fingerprint
+
+
+# ---------------------------------------------------------------- on a device
+
+
+MODELS = {
+    "small": SMALL,
+    "four nodes": BlockModel(4, num_classes=2, num_features=3),
+    "one more than a power of two": BlockModel(1025, degree=3, num_features=7, homophily=1.0, num_val=20, num_test=30),
+    "nearly every edge": BlockModel(70, degree=40, num_features=1, num_classes=2, homophily=0.0),
+}
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_tensors_draw_the_same_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, half: bool) -> None:
+    """To the last byte of the manifest, in pieces and ranges of rows that have nothing to do with its size."""
+    for constant, value in (("PIECE", 1000), ("EDGES", 777), ("MOST_ENTRIES", 5000), ("BUFFER_BYTES", 4096)):
+        monkeypatch.setattr(device_generator, constant, value)
+    monkeypatch.setattr(disk_writer, "LARGE", 2000)
+    model = MODELS[name]
+    here = drawn(tmp_path / "here", model, half=half)
+    there = drawn(tmp_path / "there", model, half=half, device=torch.device("cpu"))
+    assert here.fingerprint == there.fingerprint
+    for path in sorted((tmp_path / "here" / "g").iterdir()):
+        assert path.read_bytes() == (tmp_path / "there" / "g" / path.name).read_bytes(), path.name
+    assert open_graph(tmp_path / "there" / "g", verify=True).notes == here.notes
+
+
+@pytest.mark.gpu
+def test_a_gpu_draws_the_same_graph(tmp_path: Path) -> None:
+    model = BlockModel(200_000, degree=30, num_features=32, num_train=5000, num_val=100)
+    here = drawn(tmp_path / "here", model, half=True)
+    there = drawn(tmp_path / "there", model, half=True, device=torch.device("cuda"))
+    assert here.fingerprint == there.fingerprint
+    one, other = ((tmp_path / where / "g" / "graph.json").read_bytes() for where in ("here", "there"))
+    assert one == other
+
+
+def test_a_device_without_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 20, 1 << 20))
+    with pytest.raises(ResourceError, match=r"takes more than the 0\.0 GB that are free there; use --device cpu"):
+        drawn(tmp_path, device=torch.device("cuda"))
+
+    def fail(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(device_generator.DeviceModel, "features", fail)
+    with pytest.raises(ResourceError, match="not enough memory on cpu to draw the graph there: CUDA out of memory"):
+        drawn(tmp_path, device=torch.device("cpu"))
+    assert not list(tmp_path.iterdir()), "nothing is left"
+
+
+def test_sizes_of_the_parts(tmp_path: Path) -> None:
+    model = dataclasses.replace(SMALL, num_val=40, num_test=3)
+    split = model.split()
+    assert split.sizes == (500, 40, 3)
+    assert np.array_equal(split.train, SMALL.split().train)
+    assert model.note.endswith("num_train=500), num_val=40, num_test=3")
+    assert SMALL.note.endswith("num_train=500)")
 
 
 def test_another_seed_is_another_graph(tmp_path: Path) -> None:
@@ -115,6 +176,8 @@ def test_half_precision(tmp_path: Path) -> None:
         ({"num_classes": 1}, "--classes 1"),
         ({"num_classes": 1501}, "--classes 1501: expected from 2 to 1500"),
         ({"num_train": 0}, "--train 0"),
+        ({"num_val": 0}, "--val 0"),
+        ({"num_test": 2**31}, "--test 2147483648"),
         ({"homophily": 1.5}, "--homophily 1.5: expected a share from 0 to 1"),
         ({"homophily": float("nan")}, "--homophily nan"),
     ],

@@ -205,17 +205,26 @@ def generate(
     classes: Annotated[int, typer.Option(help="Classes.")] = 10,
     seed: Annotated[int, typer.Option(help="The same seed draws the same graph anywhere.")] = 0,
     homophily: Annotated[float, typer.Option(help="Share of the edges that stay within a class.")] = 0.7,
-    train: Annotated[int, typer.Option(help="Nodes for training; as many for validation and for test.")] = 10_000,
+    train: Annotated[int, typer.Option(help="Nodes for training.")] = 10_000,
+    val: Annotated[int | None, typer.Option(help="Nodes for validation; default: as many as for training.")] = None,
+    test: Annotated[int | None, typer.Option(help="Nodes for test; default: as many as for training.")] = None,
     memory: MemoryOption = "2GB",
     half: HalfOption = False,
+    device: Annotated[str, typer.Option(help="cpu, or cuda: draw and sort on a GPU; the graph is the same.")] = "cpu",
 ) -> None:
     """Draw a random graph of any size to disk, with classes that only features and edges together tell."""
     from tokenphormer.graph.external import parse_memory
     from tokenphormer.graph.generators import BlockModel
     from tokenphormer.graph.generators import generate as run
 
-    model = BlockModel(nodes, degree, features, classes, seed, homophily, train)
-    drawn = run(model, out, memory=parse_memory(memory), half=half, say=say)
+    model = BlockModel(nodes, degree, features, classes, seed, homophily, train, val, test)
+    where = None
+    if device != "cpu":
+        from tokenphormer.walks.sampling import check_device, choose_device
+
+        chosen = check_device(choose_device(device))
+        where = None if chosen.type == "cpu" else chosen
+    drawn = run(model, out, memory=parse_memory(memory), half=half, device=where, say=say)
     typer.echo(f"{out}: {drawn.num_nodes:,} nodes, {drawn.num_edges:,} edges, {drawn.num_features:,} features")
 
 

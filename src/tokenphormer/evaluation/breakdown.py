@@ -34,23 +34,27 @@ def bin_by_degree(degree: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], 
     return bins, tuple(names)
 
 
-def node_homophily(graph: Graph) -> NDArray[np.float64]:
-    """(n) share of a node's labelled neighbours that have its own label; NaN without label or such neighbours.
+def node_homophily(graph: Graph, nodes: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    """(m) share of a node's labelled neighbours that have its own label; NaN without label or such neighbours.
 
-    Of a directed graph, neighbours are the targets of its edges. Self-loops do not count. All labels are used,
-    those of test nodes too: it describes the graph and is nothing to train on.
+    Of all nodes, or of some: then only their edges are read. Of a directed graph, neighbours are the targets of its
+    edges. Self-loops do not count. All labels are used, those of test nodes too: it describes the graph and is nothing
+    to train on.
 
     >>> node_homophily(Graph.from_edges([[0, 1], [1, 2]], num_nodes=4, y=[0, 0, 1, 1])).tolist()
     [1.0, 0.5, 0.0, nan]
     """
-    shares = np.empty(graph.num_nodes)
-    for first, last in row_blocks(graph.indptr, EDGES_AT_ONCE):
-        source = np.repeat(np.arange(first, last), np.diff(graph.indptr[first : last + 1]))
-        target = graph.indices[graph.indptr[first] : graph.indptr[last]]
+    chosen = np.arange(graph.num_nodes) if nodes is None else nodes
+    starts = graph.indptr[chosen]
+    ends = np.concatenate([[0], np.cumsum(graph.indptr[chosen + 1] - starts)])  # of the chosen rows, one behind another
+    shares = np.empty(len(chosen))
+    for first, last in row_blocks(ends, EDGES_AT_ONCE):
+        row = np.repeat(np.arange(first, last), np.diff(ends[first : last + 1]))
+        source, target = chosen[row], graph.indices[np.arange(ends[first], ends[last]) + (starts - ends[:-1])[row]]
         counted = (graph.y[source] >= 0) & (graph.y[target] >= 0) & (source != target)
-        source, target = source[counted], target[counted]
-        neighbours = np.bincount(source - first, minlength=last - first)
-        equal = np.bincount(source - first, weights=graph.y[source] == graph.y[target], minlength=last - first)
+        row, source, target = row[counted], source[counted], target[counted]
+        neighbours = np.bincount(row - first, minlength=last - first)
+        equal = np.bincount(row - first, weights=graph.y[source] == graph.y[target], minlength=last - first)
         shares[first:last] = equal / np.where(neighbours > 0, neighbours, np.nan)
     return shares
 

@@ -45,9 +45,9 @@ class Report:
     labels: NDArray[np.int64]
     """(m) their true classes."""
     degree: NDArray[np.int64]
-    """(n) of every node of the graph."""
+    """(m) how many neighbours they have."""
     homophily: NDArray[np.float64]
-    """(n) as `node_homophily` gives it."""
+    """(m) as `node_homophily` gives it."""
     history: Sequence[plots.Epoch] = ()
     attention: Mapping[str, float] | None = None
     """Mean attention on each kind of token; None for a model without."""
@@ -65,10 +65,11 @@ class Report:
     def __post_init__(self) -> None:
         if not self.metrics:
             raise InputError("report: expected the metrics of at least one part of the split, got none")
-        sizes = (len(self.nodes), len(self.labels), len(self.probabilities))
+        each = (self.nodes, self.labels, self.probabilities, self.degree, self.homophily)
+        sizes = tuple(map(len, each))
         if set(sizes) != {self.headline.count}:
             raise InputError(
-                f"report: nodes, labels and probabilities have {sizes} rows, but part '{self.part}' "
+                f"report: nodes, labels, probabilities, degree and homophily have {sizes} rows, but part '{self.part}' "
                 f"was evaluated on {self.headline.count} nodes"
             )
 
@@ -228,8 +229,8 @@ def _classes(report: Report) -> str:
 
 
 def _errors(report: Report) -> str:
-    by_degree = plots.accuracy_by_degree(report.degree[report.nodes], report.correct)
-    by_homophily = plots.accuracy_by_homophily(report.homophily[report.nodes], report.correct)
+    by_degree = plots.accuracy_by_degree(report.degree, report.correct)
+    by_homophily = plots.accuracy_by_homophily(report.homophily, report.correct)
     wrong = int((~report.correct).sum())
     who = f"{_part(report.part)} nodes"
     intro = f"{wrong:,} of {report.headline.count:,} {who} are predicted wrongly. Bars: accuracy with 95 % intervals."

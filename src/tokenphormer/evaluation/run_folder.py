@@ -169,8 +169,8 @@ def write_run(
             nodes=nodes,
             probabilities=probabilities[rows_of(nodes, scored)],
             labels=graph.y[nodes],
-            degree=graph.degree,
-            homophily=node_homophily(graph),
+            degree=graph.indptr[nodes + 1] - graph.indptr[nodes],
+            homophily=node_homophily(graph, nodes),
             history=history,
             attention=found["attention"],
             comparison=summary.comparison,
@@ -258,7 +258,7 @@ def write_plots(folder: Path, graph: Graph) -> None:
     figures = {
         "learning_curves": plots.learning_curves(read_history(chosen)),
         "confusion_matrix": plots.confusion_matrix_plot(metrics, graph.class_names),
-        "accuracy_by_degree": plots.accuracy_by_degree(graph.degree[nodes], correct),
+        "accuracy_by_degree": plots.accuracy_by_degree(graph.indptr[nodes + 1] - graph.indptr[nodes], correct),
     }
     for name, figure in figures.items():
         plots.save_figure(figure, folder / "plots" / f"{name}.png")

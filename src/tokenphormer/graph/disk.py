@@ -22,6 +22,7 @@ import mmap
 import os
 import tokenize
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -297,6 +298,15 @@ def read_pieces(path: Path) -> Iterator[NDArray[Any]]:
             yield piece
 
 
+def _ahead(pieces: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    """The same pieces, each read while the one before is worked on."""
+    with ThreadPoolExecutor(1) as reader:
+        following = reader.submit(next, pieces, None)
+        while (piece := following.result()) is not None:
+            following = reader.submit(next, pieces, None)
+            yield piece
+
+
 def content_fingerprint(folder: Path, manifest: dict[str, Any]) -> str:
     """`Graph.fingerprint` of the arrays in a folder, a piece at a time."""
     names = manifest["arrays"]
@@ -306,7 +316,7 @@ def content_fingerprint(folder: Path, manifest: dict[str, Any]) -> str:
         if name in names:
             kind, shape = np.dtype(dtype or names[name]["dtype"]), tuple(names[name]["shape"])
             sha.update(f"|{label}:{kind.str}:{shape}|".encode())
-            for piece in read_pieces(folder / f"{name}.npy"):
+            for piece in _ahead(read_pieces(folder / f"{name}.npy")):
                 sha.update(piece.astype(kind, copy=False).data)
 
     for name in ("indptr", "indices", "edge_weight", "x"):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from tokenphormer.graph.splits import PARTS, Split
 
 BLOCK = 1 << 22
 """Numbers that are copied at a time."""
+LARGE = 1 << 24
+"""Bytes from which on a block is hashed while it is written."""
 FeatureBlocks = Iterator[tuple[Features, Callable[[int, int], str]]]
 """Rows of features, all dense or all sparse, each with a function that says where its row and column came from."""
 
@@ -74,7 +77,15 @@ class ArrayWriter:
         """Add rows behind those that are there."""
         assert block.shape[1:] == self.shape[1:]
         data = np.ascontiguousarray(block, dtype=self.dtype)
-        if data.size:
+        if data.nbytes >= LARGE:  # a core of its own for the hash, which is slower than writing
+            raw = data.view(np.uint8).data
+            hashing = Thread(target=self._sha.update, args=(raw,))
+            hashing.start()
+            try:
+                self._file.write(raw)
+            finally:
+                hashing.join()
+        elif data.size:
             raw = data.view(np.uint8).data
             self._sha.update(raw)
             self._file.write(raw)
@@ -196,6 +207,10 @@ class GraphWriter:
             np.asarray(extreme if isinstance(extreme, np.ndarray) else extreme.toarray(), np.float64).ravel()
             for extreme in (plain.min(axis=0), plain.max(axis=0))
         )
+        self.measured(low, high)
+
+    def measured(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
+        """Note the least and the greatest value of every feature in some rows."""
         self._low = low if self._low is None else np.minimum(self._low, low)
         self._high = high if self._high is None else np.maximum(self._high, high)
         self.feature_max = max(self.feature_max, float(np.maximum(-low, high).max()))

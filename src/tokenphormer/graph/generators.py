@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ from tokenphormer.graph.edge_sort import EdgeSorter
 from tokenphormer.graph.graph import MAX_NODES, Graph
 from tokenphormer.graph.splits import Split
 from tokenphormer.hashing import GOLDEN, MASK64, mix64, mix64_array
+
+if TYPE_CHECKING:
+    import torch
 
 Ints = NDArray[np.int64]
 PIECE = 1 << 20
@@ -51,7 +55,11 @@ class BlockModel:
     homophily: float = 0.7
     """Share of the edges that stay within their class for certain."""
     num_train: int = 10_000
-    """Nodes of each part of the split; at most a quarter of all."""
+    """Nodes for training; at most a quarter of all."""
+    num_val: int | None = field(default=None, repr=False)
+    """Nodes for validation, likewise; None: as many as for training."""
+    num_test: int | None = field(default=None, repr=False)
+    """Nodes for test, likewise."""
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -60,10 +68,12 @@ class BlockModel:
             ("num_features", 1, 100_000),
             ("num_classes", 2, min(self.num_nodes // 2, 10_000)),
             ("num_train", 1, MAX_NODES),
+            ("num_val", 1, MAX_NODES),
+            ("num_test", 1, MAX_NODES),
         ):
-            if not least <= getattr(self, name) <= most:
-                option = f"--{name.removeprefix('num_')}"
-                raise InputError(f"{option} {getattr(self, name)}: expected from {least} to {most}")
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise InputError(f"--{name.removeprefix('num_')} {value}: expected from {least} to {most}")
         if not 0 <= self.homophily <= 1:
             raise InputError(f"--homophily {self.homophily}: expected a share from 0 to 1")
 
@@ -148,10 +158,17 @@ class BlockModel:
         return x
 
     def split(self) -> Split:
-        """Three disjoint parts of `num_train` nodes each."""
-        size = max(1, min(self.num_train, self.num_nodes // 4))
-        chosen = self._shuffled(PARTS, np.arange(3 * size))
-        return Split(chosen[:size], chosen[size : 2 * size], chosen[2 * size :], name="given")
+        """Three disjoint parts."""
+        sizes = [self.num_train if size is None else size for size in (self.num_train, self.num_val, self.num_test)]
+        ends = np.cumsum([max(1, min(size, self.num_nodes // 4)) for size in sizes])
+        train, val, test = np.split(self._shuffled(PARTS, np.arange(ends[-1])), ends[:2])
+        return Split(train, val, test, name="given")
+
+    @property
+    def note(self) -> str:
+        """What a graph's manifest says of where it came from."""
+        parts = [f"{name}={getattr(self, name)}" for name in ("num_val", "num_test") if getattr(self, name) is not None]
+        return ", ".join([f"generated: {self}", *parts])
 
 
 def generate(
@@ -160,9 +177,36 @@ def generate(
     *,
     memory: int,
     half: bool = False,
+    device: torch.device | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Graph:
-    """Draw a graph straight to disk, in bounded memory, and open it. `half` stores features as float16."""
+    """Draw a graph straight to disk, in bounded memory, and open it. `half` stores features as float16.
+
+    With a `device`, a GPU, it is drawn and sorted there (`device_generator.py`), and is the same to the bit; `memory`
+    then bounds nothing, since next to none of the host's is taken.
+    """
+    with new_folder(out) as temporary, GraphWriter(temporary) as writer:
+        if device is None:
+            notes = _write(model, writer, temporary, memory, half, say)
+        else:
+            from tokenphormer.graph.device_generator import write_on_device
+
+            notes = write_on_device(model, writer, device, half=half, say=say)
+        writer.finish(
+            name=Path(out).resolve().name or "graph",
+            directed=False,
+            class_names=tuple(map(str, range(model.num_classes))),
+            splits=(model.split(),),
+            notes=(model.note, *notes),
+            num_features=model.num_features,
+        )
+    return open_graph(out)
+
+
+def _write(
+    model: BlockModel, writer: GraphWriter, folder: Path, memory: int, half: bool, say: Callable[[str], None]
+) -> tuple[str, ...]:
+    """Features, labels and edges; what was done to the edges."""
     n = model.num_nodes
 
     def blocks() -> FeatureBlocks:
@@ -171,26 +215,17 @@ def generate(
             nodes = np.arange(first, min(first + step, n))
             yield model.features(nodes), lambda row, column: cell("x", 0, row, column)
 
-    with new_folder(out) as temporary, GraphWriter(temporary) as writer:
-        writer.features(blocks(), half=half)
-        y = writer.array("y", np.int64)
-        for first in range(0, n, PIECE):
-            y.append(model.classes_of(np.arange(first, min(first + PIECE, n))))
-        say(f"{n:,} nodes drawn")
-        scratch = temporary / "scratch"
-        scratch.mkdir()
-        with EdgeSorter(scratch, n, directed=False, weighted=False, memory=memory) as sorter:
-            for source, target in model.edges():
-                sorter.add(source, target)
-            say(f"{sorter.listed:,} edges drawn; sorting")
-            notes = sorter.write(writer)
-        scratch.rmdir()
-        writer.finish(
-            name=Path(out).resolve().name or "graph",
-            directed=False,
-            class_names=tuple(map(str, range(model.num_classes))),
-            splits=(model.split(),),
-            notes=(f"generated: {model}", *notes),
-            num_features=model.num_features,
-        )
-    return open_graph(out)
+    writer.features(blocks(), half=half)
+    y = writer.array("y", np.int64)
+    for first in range(0, n, PIECE):
+        y.append(model.classes_of(np.arange(first, min(first + PIECE, n))))
+    say(f"{n:,} nodes drawn")
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    with EdgeSorter(scratch, n, directed=False, weighted=False, memory=memory) as sorter:
+        for source, target in model.edges():
+            sorter.add(source, target)
+        say(f"{sorter.listed:,} edges drawn; sorting")
+        notes = sorter.write(writer)
+    scratch.rmdir()
+    return notes

@@ -27,8 +27,10 @@ from tokenphormer.hashing import GOLDEN, mix64
 from tokenphormer.hops import NORMALISATIONS, Normalisation, propagate, propagation_matrix
 from tokenphormer.tokens.encodings import laplacian_eigenvectors, return_probabilities
 from tokenphormer.tokens.operators import FeatureRows, SparseOperator, token_operator
+from tokenphormer.tokens.resident import Resident, resident
 from tokenphormer.tokens.stored_hops import propagate_in_memory, row_normalised, stored_hops
 from tokenphormer.walks import KINDS, Kind, sample_walks
+from tokenphormer.walks.sampling import walks_from
 
 WHOLE_GRAPH_BYTES = 2 << 30
 """Graphs whose two projections take less are projected whole; of larger ones only the rows a batch visits."""
@@ -132,7 +134,8 @@ class TokenSource:
     """The tokens of one graph on one device.
 
     `whole` says whether all nodes are projected (None: if that takes little memory and the graph is not on disk) or
-    only those a batch visits. Of a graph on disk, only what the batches visit is then read.
+    only those a batch visits. Of a graph on disk, only what the batches visit is then read; unless all of it fits on
+    the GPU, where it then stays (`resident.py`).
     """
 
     def __init__(
@@ -150,7 +153,6 @@ class TokenSource:
         self.whole = projects_whole(graph, hidden_channels) if whole is None else whole
         self._on_disk = on_disk = graph.stored is not None and not self.whole
         self._normalise = settings.normalise_features and on_disk  # the rows of a batch, rather than all
-        self._walk_device = _walk_device(graph, self.device) if on_disk else self.device
         x = graph.x
         if x is not None and settings.normalise_features and not on_disk:
             x = row_normalised(x)
@@ -165,6 +167,14 @@ class TokenSource:
         self._recent: dict[int, tuple[ref[Tensor], TokenBatch]] = {}
         self._draw = 0
         self._signs: Tensor | None = None
+        self.resident: Resident | None = None
+        """All features and hop features on the device, where the graph is on disk and they fit."""
+        if on_disk and encodings is None:
+            kind, hops = settings.hop_normalisation, settings.num_hops
+            self.resident = resident(graph, kind, hops, self.device, normalise=settings.normalise_features)
+        self._walk_device = _walk_device(graph, self.device) if on_disk and self.resident is None else self.device
+        if self.resident is not None:
+            return
         if on_disk:
             self._parts = [(x, encodings), *_stored(graph, encodings, settings)]
             expect_random_reads([part for part, _ in self._parts if isinstance(part, np.ndarray)])
@@ -215,17 +225,21 @@ class TokenSource:
 
     def walks(self, nodes: Tensor) -> Tensor:
         """(B, m, length + 1) the walks of some nodes, kinds in the order of `KINDS`."""
+        if self.resident is not None and nodes.is_cuda:
+            return self._sample(nodes)
         if not self.whole:
             return self._sample(nodes.cpu().numpy())
         if self._all_walks is None:
             self._all_walks = self._sample(None)
         return self._all_walks[nodes]
 
-    def _sample(self, nodes: NDArray[np.int64] | None) -> Tensor:
+    def _sample(self, nodes: NDArray[np.int64] | Tensor | None) -> Tensor:
         seed = mix64(self.seed + self._draw * GOLDEN) if self._draw else self.seed
-        s = self.settings
+        s, where = self.settings, str(self._walk_device)
         drawn = [
-            sample_walks(self.graph, kind, count, s.walk_length, nodes, s.jump_radius, seed, str(self._walk_device))
+            walks_from(self.graph, kind, count, s.walk_length, nodes, s.jump_radius, seed)
+            if isinstance(nodes, Tensor)
+            else sample_walks(self.graph, kind, count, s.walk_length, nodes, s.jump_radius, seed, where)
             for kind, count in s.walk_counts.items()
             if count
         ]
@@ -258,6 +272,9 @@ class TokenSource:
         visited, place = torch.unique(seen, return_inverse=True)  # sorted
         if walks is not None:
             walks = torch.where(walks < 0, -1, place[len(nodes) :].view(walks.shape))
+        if self.resident is not None:
+            rows, hops = self.resident.rows(visited.long()), self.resident.hop_rows(nodes)
+            return self._batch(nodes, rows, len(visited), place[: len(nodes)], walks, None, hops)
         here, there = nodes.cpu().numpy(), visited.cpu().numpy()
         hops = tuple(_take(part, here, self.device) for part in self._parts[1:])
         rows = _take(self._parts[0], there, self.device, self._normalise)

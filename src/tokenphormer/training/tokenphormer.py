@@ -63,7 +63,8 @@ class TokenphormerMethod:
         # Weights, gradients and the optimiser's two moments; the projected rows of the graph and their gradients.
         projected = graph.num_nodes * config.hidden_channels * (2 + config.num_hops) if self.source.whole else 0
         fixed = 16 * parameters + 4 * projected
-        self.micro_batch = micro_batch(config, len(self.source.token_kinds), fixed, device)
+        reads = 0 if self.source.whole else row_bytes(config, channels)
+        self.micro_batch = micro_batch(config, len(self.source.token_kinds), fixed, device, reads)
         self._encode: Callable[..., Any] = self.module.encode
         self._compiled = should_compile(config, device)
         if self._compiled:
@@ -191,14 +192,26 @@ def activation_bytes(config: Config, tokens: int, width: int) -> int:
     return width * (kept + passing)
 
 
-def micro_batch(config: Config, tokens: int, fixed: int, device: torch.device) -> int:
-    """Nodes whose activations fit beside `fixed` bytes: a part of a GPU's free memory, a fixed amount on a CPU."""
+def row_bytes(config: Config, features: int) -> int:
+    """What the rows that one node's walks and hops read take at most, with all that is projected and stacked of them.
+
+    Only where a graph is not projected whole.
+    """
+    h, visited = config.hidden_channels, 1 + config.num_walks * config.walk_length
+    return visited * (4 * features + 12 * h) + config.num_hops * 4 * (features + 2 * h)
+
+
+def micro_batch(config: Config, tokens: int, fixed: int, device: torch.device, reads: int = 0) -> int:
+    """Nodes whose activations fit beside `fixed` bytes: a part of a GPU's free memory, a fixed amount on a CPU.
+
+    On a GPU, `reads` bytes for the rows that each of them reads fit in too.
+    """
     if device.type == "cpu":
         return max(1, CPU_BYTES // activation_bytes(config, tokens, 4))
     free, _ = torch.cuda.mem_get_info(device)
     narrow = config.precision != "float32"
     room = min(int(0.6 * free), GPU_BYTES) - fixed
-    return max(64, room // activation_bytes(config, tokens, 2 if narrow else 4))
+    return max(64, room // (reads + activation_bytes(config, tokens, 2 if narrow else 4)))
 
 
 def should_compile(config: Config, device: torch.device) -> bool:

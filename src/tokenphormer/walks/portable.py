@@ -11,7 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokenphormer.hashing import GOLDEN, MIX_A, MIX_B
+from tokenphormer.hashing import GOLDEN
+from tokenphormer.hashing import mix64_tensor as _mix
+from tokenphormer.hashing import shift_right as _shift
+from tokenphormer.hashing import signed as _signed
 from tokenphormer.walks.reference import ATTEMPTS, Kind
 
 UNFINISHED = -2
@@ -24,21 +27,6 @@ class Csr(NamedTuple):
     indptr: Tensor
     indices: Tensor
     running: Tensor | None
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def _shift(z: Tensor, bits: int) -> Tensor:
-    """Logical right shift."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _mix(z: Tensor) -> Tensor:
-    z = (z ^ _shift(z, 30)) * _signed(MIX_A)
-    z = (z ^ _shift(z, 27)) * _signed(MIX_B)
-    return z ^ _shift(z, 31)
 
 
 def _below(r: Tensor, n: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenphormer.walks.portable import Csr
 
 Backend = Literal["auto", "reference", "portable", "numba", "triton"]
+STORED: tuple[Literal["indptr"], Literal["indices"]] = ("indptr", "indices")
 BACKENDS: tuple[Backend, ...] = ("auto", "reference", "portable", "numba", "triton")
 
 Rows = tuple[NDArray[np.signedinteger], NDArray[np.int32], NDArray[np.int64] | None]
@@ -61,10 +62,36 @@ def sample_walks(
         walks = np.empty(shape, dtype=np.int32)
         sample_into(walks, graph, kind, starts, jump_radius, seed, backend)
         return torch.from_numpy(walks).to(where)
-    out = torch.empty(shape, dtype=torch.int32, device=where)
+    begin = None if starts is None else torch.from_numpy(starts).to(where)
+    return _on_device(graph, kind, num_walks, length, begin, where, jump_radius, seed, backend)
+
+
+def walks_from(
+    graph: Graph, kind: Kind, num_walks: int, length: int, nodes: torch.Tensor, jump_radius: int, seed: int
+) -> torch.Tensor:
+    """`sample_walks` from nodes (int64) that lie on a GPU already, and are known to be nodes: it is not waited for."""
+    where = nodes.device
+    return _on_device(graph, kind, num_walks, length, nodes, where, jump_radius, seed, _gpu_backend(where))
+
+
+def _on_device(
+    graph: Graph,
+    kind: Kind,
+    num_walks: int,
+    length: int,
+    begin: torch.Tensor | None,
+    where: torch.device,
+    jump_radius: int,
+    seed: int,
+    backend: Backend,
+) -> torch.Tensor:
+    """The walks of the engine's versions on tensors."""
+    import torch
+
+    count = graph.num_nodes if begin is None else len(begin)
+    out = torch.empty((count, num_walks, length + 1), dtype=torch.int32, device=where)
     csr, base = csr_tensors(graph, where), base_key(seed, kind)
     flat = out.view(-1, length + 1)
-    begin = None if starts is None else torch.from_numpy(starts).to(where)
     if backend == "triton":
         from tokenphormer.walks import triton_kernel
 
@@ -76,7 +103,7 @@ def sample_walks(
     # Without weights and self-loops a jump's attempts do not run out (README), and looking would stop the GPU.
     if "jump" in kind and (csr.running is not None or graph.num_self_loops) and bool((out == -2).any()):
         walks = out.cpu().numpy()
-        _finish(walks, graph, kind, starts, jump_radius, seed)
+        _finish(walks, graph, kind, None if begin is None else begin.cpu().numpy(), jump_radius, seed)
         out = torch.from_numpy(walks).to(where)
     return out
 
@@ -153,17 +180,31 @@ def csr_tensors(graph: Graph, device: torch.device) -> Csr:
     """The same on a device, kept there as long as the graph lives."""
     import torch
 
+    from tokenphormer.graph.to_device import stored_tensor
     from tokenphormer.walks.portable import Csr
 
-    kept = _tensors.setdefault(graph, {})
-    if str(device) not in kept:
-        indptr, indices, running = (
-            None if array is None else torch.tensor(array, device=device) for array in csr_arrays(graph)
-        )
-        assert indptr is not None
-        assert indices is not None
-        kept[str(device)] = Csr(indptr, indices, running)
-    return kept[str(device)]
+    kept, key = _tensors.setdefault(graph, {}), _full_name(device)
+    if key not in kept:
+        *rows, weights = csr_arrays(graph)
+        running = None if weights is None else torch.tensor(weights, device=device)
+        if graph.stored is None:
+            indptr, indices = (torch.tensor(array, device=device) for array in rows)
+        else:
+            indptr, indices = (stored_tensor(graph, name, device) for name in STORED)
+        kept[key] = Csr(indptr, indices, running)
+    return kept[key]
+
+
+def has_tensors(graph: Graph, device: torch.device) -> bool:
+    """Whether `csr_tensors` has them on the device already."""
+    return _full_name(device) in _tensors.get(graph, {})
+
+
+def _full_name(device: torch.device) -> str:
+    """`cuda` is one of `cuda:0`, …, and a second copy there would be one too many."""
+    import torch
+
+    return f"cuda:{torch.cuda.current_device()}" if str(device) == "cuda" else str(device)
 
 
 def check_request(

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tokenphormer.hashing import GOLDEN, MIX_A, MIX_B
-from tokenphormer.walks.portable import Csr, _signed
+from tokenphormer.hashing import GOLDEN, MIX_A, MIX_B, signed
+from tokenphormer.walks.portable import Csr
 from tokenphormer.walks.reference import ATTEMPTS, Kind
 
 LAUNCH: dict[Kind, tuple[int, int]] = {
@@ -351,7 +351,7 @@ def sample(
     weighted = csr.running is not None
     running = csr.running if csr.running is not None else csr.indices
     starts = csr.indptr if nodes is None else nodes  # not read where the walks start from every node
-    arguments = (csr.indptr, csr.indices, running, starts, out, total, num_walks, length, _signed(base))
+    arguments = (csr.indptr, csr.indices, running, starts, out, total, num_walks, length, signed(base))
     block, warps = LAUNCH[kind]
     columns = triton.next_power_of_2(length + 1) if length < MAX_STAGED else 0
     shape = (weighted, nodes is None, columns, block)
