@@ -112,7 +112,7 @@ def test_no_nan_on_pieces_and_nodes_alone() -> None:
 
 
 def test_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretraining, "CHUNK", 600)
+    monkeypatch.setattr(pretraining, "GPU_CHUNK", 600)
     monkeypatch.setattr(pretraining, "CHECKPOINT_SECONDS", -1.0)
     monkeypatch.setattr(pretraining, "CHECKPOINT_SHARE", 1e9)
     whole = pretrained_trainer(None, GPU, **STEADY)

@@ -8,10 +8,12 @@ several processes (torchrun) all draw the same batches and masks, and each works
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -398,10 +400,21 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         for optimiser in self.trainer.optimisers:
             optimiser.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph, pool=self.pool):  # recording runs nothing
+        with _garbage_kept(), torch.cuda.graph(graph, pool=self.pool):  # recording runs nothing
             self.trainer.step(static)
         self.pool = graph.pool()
         return graph, static
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Nothing is collected meanwhile: a CUDA graph of an earlier training, freed during a recording, would spoil it."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _at(states: Tensor, places: Tensor) -> Tensor:
