@@ -10,7 +10,7 @@ system takes back when it needs them. `--plot` draws how time and memory grow, f
 With `--device cuda` the graph is drawn, and trained on, on the GPU: a graph of the size of ogbn-papers100M is
 
     python -m benchmarks.bench_large FOLDER --device cuda --nodes 111059956 --degree 30 --features 128 --float16 \
-        --train 1207179 --val 125265 --test 214338 --limit 235 --out ROWS.jsonl
+        --train 1207179 --val 125265 --test 214338 --starts 1200000 --limit 235 --out ROWS.jsonl
 
 It leaves 43.4 GB in FOLDER: 28.4 of features, 13.2 of neighbours, 0.9 of rows' starts, 0.9 of labels. GPU memory: 38 GB
 while it is drawn, 128.3 GB while it is trained on and predicted, and 9.5 GB beside that. Every step's row is

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 
 from tests.tiny import CPU, tiny_config, tiny_graph
@@ -58,6 +59,7 @@ SMALL_SGPM: dict[str, Any] = {
     "learning_rate": 1e-3,
     "dropout": 0.0,
     "gradient_clip": 0.5,
+    "precision": "float32",
 }
 """Sentences of every length make batches of their own: some are of one sentence, in which one rank alone has a part."""
 PRETRAININGS: dict[str, dict[str, Any]] = {"whole softmax": {}, "sampled softmax": {"negatives": 7}}
@@ -85,18 +87,18 @@ def trained(case: str, device: torch.device = CPU) -> dict[str, torch.Tensor]:
     return last
 
 
-def pretrained(case: str) -> dict[str, torch.Tensor]:
+def pretrained(case: str, device: torch.device = CPU) -> dict[str, torch.Tensor]:
     """What pre-training gives in this rank; with a vocabulary that counts as large, or not."""
     changes = PRETRAININGS[case]
     before = pretraining.SPARSE_VOCABULARY
     pretraining.SPARSE_VOCABULARY = 3 if "negatives" in changes else before
     try:
-        trainer = pretraining.Pretrainer(GRAPH, SGPMSettings(**(SMALL_SGPM | changes)), CPU)
+        trainer = pretraining.Pretrainer(GRAPH, SGPMSettings(**(SMALL_SGPM | changes)), device)
     finally:
         pretraining.SPARSE_VOCABULARY = before
     assert trainer.sparse == ("negatives" in changes)
     trainer.run()
-    found = {f"weight {name}": tensor for name, tensor in trainer.model.state_dict().items()}
+    found = {f"weight {name}": tensor.cpu() for name, tensor in trainer.model.state_dict().items()}
     rows = [[row[name] for name in ("train_loss", "val_loss", "val_accuracy")] for row in trainer.progress.history]
     counts = torch.tensor([trainer.progress.sentences, trainer.progress.tokens])
     return found | {"history": torch.tensor(rows), "counts": counts}
@@ -115,8 +117,11 @@ def train(out: Path) -> None:
     with distributed.joined(os.environ.get("RANKS_DEVICE", "cpu")) as own:
         device = torch.device(own)
         found = {f"{case}: {name}": value for case in CASES for name, value in trained(case, device).items()}
-        if device != CPU:  # what follows has nothing to do with devices
-            save_file(found, out / f"{distributed.rank()}.safetensors")
+        if device != CPU:  # what follows has nothing to do with devices, but for pre-training
+            if distributed.size() == 1:
+                cases = {case: pretrained(case, device) for case in PRETRAININGS}
+                found |= {f"{case}: {name}": value for case, values in cases.items() for name, value in values.items()}
+            save_file(found, out / f"{distributed.rank()}.safetensors", {"backend": dist.get_backend()})
             return
         found |= {f"memory: {name}": value for name, value in short_of_memory().items()}
         found |= {f"{case}: {name}": value for case in PRETRAININGS for name, value in pretrained(case).items()}

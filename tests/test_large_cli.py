@@ -169,3 +169,30 @@ def test_generate(cli: Cli) -> None:
     assert_refused(cli("generate", *words, "made"), 2, "made: exists already")
     assert_refused(cli("generate", "--nodes", 2, "other"), 2, "--nodes 2: expected from 4")
     assert files() == before
+
+
+def test_parts_of_a_generated_split(cli: Cli) -> None:
+    assert (
+        cli("generate", "made", "--nodes", 900, "--train", 90, "--val", 20, "--test", 30, "--device", "cpu").code == 0
+    )
+    assert load_graph("made").splits[0].sizes == (90, 20, 30)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_generate_without_the_gpu_that_was_asked_for(cli: Cli) -> None:
+    assert_refused(cli("generate", "made", "--nodes", 900, "--device", "cuda"), 3, "torch cannot use it here")
+    assert not Path("made").exists()
+    assert cli("generate", "made", "--nodes", 900, "--device", "auto").code == 0
+
+
+def test_a_full_gpu_is_one_line(cli: Cli, mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 28.43 GB\nmore")
+
+    monkeypatch.setattr("tokenphormer.walks.statistics.sample_walks", fail)
+    assert_refused_at_the_end(cli("walks", mine), "not enough memory: CUDA out of memory. Tried to allocate 28.43 GB")
+
+
+def assert_refused_at_the_end(answer: Any, message: str) -> None:
+    assert answer.code == 3, answer
+    assert answer.err.splitlines()[-1] == f"tokenphormer: error: {message}"

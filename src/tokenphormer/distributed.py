@@ -47,6 +47,11 @@ def size() -> int:
     return dist.get_world_size() if _joined() else 1
 
 
+def alone() -> bool:
+    """Whether this process has nobody to talk to."""
+    return not _joined()
+
+
 def is_first() -> bool:
     """Whether this process is the one that writes."""
     return rank() == 0
@@ -69,9 +74,11 @@ def may_restart() -> bool:
 def joined(device: str) -> Iterator[str]:
     """Join the other processes if torchrun started this one; gives the device of this rank.
 
-    If a rank fails inside, it alone says why; the others end soon after, silently, with its exit code.
+    If a rank fails inside, it alone says why; the others end soon after, silently, with its exit code. A single process
+    joins nobody, unless TOKENPHORMER_JOIN_ALONE=1 says so: for tests, in which what it would tell others goes its way.
     """
-    if started() == 1 or _joined():
+    joins = started() > 1 or ("RANK" in os.environ and os.environ.get("TOKENPHORMER_JOIN_ALONE") == "1")
+    if not joins or _joined():
         yield device
         return
     if not dist.is_available():
@@ -224,7 +231,7 @@ def share(nodes: Tensor) -> Tensor:
 
 def total(values: Tensor) -> Tensor:
     """The sum over all ranks."""
-    if size() > 1:
+    if not alone():
         dist.all_reduce(values)
     return values
 
@@ -234,7 +241,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
     Parameters without a gradient, where others have one, are not in use: they stay without, as in a single process.
     """
-    if size() == 1:
+    if alone():
         return
     wanted = [p for p in parameters if p.requires_grad]
     parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in wanted]
@@ -247,7 +254,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 def sum_rows(parameter: nn.Parameter, rows: Tensor) -> None:
     """Sum sparse gradients of the same `rows` of a matrix over all ranks."""
-    if size() == 1:
+    if alone():
         return
     if parameter.grad is None:  # this rank had no part in the batch
         nothing = parameter.new_zeros(len(rows), *parameter.shape[1:])
@@ -257,7 +264,7 @@ def sum_rows(parameter: nn.Parameter, rows: Tensor) -> None:
 
 def highest(values: list[int], device: torch.device) -> list[int]:
     """The highest of each number over all ranks."""
-    if size() == 1:
+    if alone():
         return values
     numbers = torch.tensor(values, dtype=torch.int64, device=device)
     dist.all_reduce(numbers, dist.ReduceOp.MAX)
@@ -267,7 +274,7 @@ def highest(values: list[int], device: torch.device) -> list[int]:
 
 def check_same(things: Mapping[str, str], device: torch.device) -> None:
     """Refuse to work together on different things: hosts may have other files, settings or versions."""
-    if size() == 1:
+    if alone():
         return
     numbers = [int(sha256(text.encode()).hexdigest()[:15], 16) for text in things.values()]
     found = highest([*numbers, *(-n for n in numbers)], device)
@@ -280,7 +287,7 @@ def check_same(things: Mapping[str, str], device: torch.device) -> None:
 
 def from_first(content: bytes | None, device: torch.device) -> bytes | None:
     """What the first rank has, on all of them: a file that only its host can read."""
-    if size() == 1:
+    if alone():
         return content
     length = torch.tensor(-1 if content is None else len(content), dtype=torch.int64, device=device)
     dist.broadcast(length, 0)

@@ -57,4 +57,9 @@ def exit_code(error: BaseException) -> int:
         return 128 + SIGINT
     if isinstance(error, InputError):
         return 2
-    return 3 if isinstance(error, TokenphormerError | OSError | MemoryError) else 1
+    return 3 if isinstance(error, TokenphormerError | OSError | MemoryError) or gpu_is_full(error) else 1
+
+
+def gpu_is_full(error: BaseException) -> bool:
+    """Whether it is torch's error for a GPU without memory, told by its name: torch itself is not imported for this."""
+    return type(error).__name__ == "OutOfMemoryError"

@@ -22,6 +22,7 @@ from tokenphormer.tokens import TokenSettings, TokenSource
 from tokenphormer.tokens import resident as module
 from tokenphormer.tokens.resident import VARIABLE, is_resident, propagate_on_device, resident, resident_bytes
 from tokenphormer.tokens.stored_hops import row_normalised, stored_hops
+from tokenphormer.training.estimate import estimate
 from tokenphormer.training.fit import fit_tokenphormer
 from tokenphormer.training.loop import predict
 from tokenphormer.training.tokenphormer import TokenphormerMethod
@@ -207,3 +208,65 @@ def test_memory_that_runs_out_on_the_way(tmp_path: Path, monkeypatch: pytest.Mon
     source = TokenSource(graph, TokenSettings(num_hops=1), CPU)
     assert source.resident is None
     assert len(source._parts) == 2
+
+
+def test_the_estimate_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_graph(tiny_graph(), tmp_path / "g", half=True)
+    graph = open_graph(tmp_path / "g")
+    config = tiny_config(num_hops=3)
+    found = estimate(graph, tiny_split(graph), config, CPU)
+    assert found.resident_bytes == resident_bytes(graph, 3)
+    assert found.disk_bytes == 0
+    assert found.prepare_seconds > 0
+    assert not any("which stay there" in line for line in found.lines())
+    there = dataclasses.replace(found, gpu_bytes=10**11, resident_bytes=9 * 10**10)
+    assert any("100.0 GB, of which 90.0 GB are the graph and its hop features" in line for line in there.lines())
+    monkeypatch.setenv(VARIABLE, "no")
+    assert estimate(graph, tiny_split(graph), config, CPU).resident_bytes == 0
+
+
+# ---------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.gpu
+def test_training_on_a_gpu_keeps_the_graph_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "auto")
+    write_graph(tiny_graph(300), tmp_path / "g", half=True)
+    graph, gpu = open_graph(tmp_path / "g"), torch.device("cuda")
+    config = tiny_config(num_hops=2, precision="float32", num_walks=8, max_epochs=5, batch_size=50, dropout=0.0)
+    guess = estimate(graph, tiny_split(graph), config, gpu)
+    assert guess.resident_bytes == resident_bytes(graph, 2)
+    fitted = fit_tokenphormer(graph, tiny_split(graph), config, gpu)
+    kept = fitted.method.source.resident
+    assert kept is not None
+    assert kept.x.is_cuda
+    assert not (tmp_path / "g" / "cache").exists()
+    assert len(sampling._tensors[graph]) == 1, "cuda and cuda:0 are the same"
+    everyone = np.arange(graph.num_nodes)
+    found = predict(fitted.method, everyone, config, gpu)
+    here = {name: tensor.cpu() for name, tensor in fitted.method.module.state_dict().items()}
+    monkeypatch.setenv(VARIABLE, "no")
+    other = TokenphormerMethod(open_graph(tmp_path / "g"), config, 3, CPU, weights=here)
+    np.testing.assert_allclose(found, predict(other, everyone, config, CPU), atol=0.01)
+
+
+@pytest.mark.gpu
+def test_a_hop_over_more_than_two_to_the_31_edges_and_numbers() -> None:
+    free, _ = torch.cuda.mem_get_info()
+    if free < 40e9:
+        pytest.skip(f"needs 40 GB of GPU memory, {free / 1e9:.0f} are free")
+    from tokenphormer.tokens import hop_kernel
+
+    nodes, degree, width = 30_000_000, 75, 128
+    assert nodes * degree > 2**31
+    torch.manual_seed(0)
+    indptr = torch.arange(nodes + 1, device="cuda") * degree
+    indices = torch.randint(nodes, (nodes * degree,), dtype=torch.int32, device="cuda")
+    x = torch.empty(nodes, width, dtype=torch.float16, device="cuda").normal_()
+    out = torch.empty_like(x)
+    left, right = module._scales(indptr, "symmetric")
+    hop_kernel.one_hop(indptr, indices, left, right, True, x, out)
+    for row in (0, nodes // 2, nodes - 1):
+        around = indices[row * degree : (row + 1) * degree].long()
+        expected = (x[around].float().sum(dim=0) + x[row].float()) / (degree + 1)
+        torch.testing.assert_close(out[row].float(), expected, rtol=2e-3, atol=2e-3)

@@ -25,7 +25,14 @@ from tokenphormer.cli.options import (
     VerifyOption,
     say,
 )
-from tokenphormer.errors import InputError, InterruptedTrainingError, OtherRankError, TokenphormerError, exit_code
+from tokenphormer.errors import (
+    InputError,
+    InterruptedTrainingError,
+    OtherRankError,
+    TokenphormerError,
+    exit_code,
+    gpu_is_full,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -571,3 +578,8 @@ def main() -> None:
     except KeyboardInterrupt as stop:
         typer.echo("tokenphormer: stopped", err=True)
         raise SystemExit(exit_code(stop)) from None
+    except RuntimeError as error:
+        if not gpu_is_full(error):
+            raise
+        typer.echo(f"tokenphormer: error: not enough memory: {str(error).splitlines()[0]}", err=True)
+        raise SystemExit(exit_code(error)) from None

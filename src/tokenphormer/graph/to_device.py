@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,37 +48,41 @@ def read_tensor(path: Path, device: torch.device) -> Tensor:
     """A `.npy` file as a tensor on a device."""
     with path.open("rb") as file:
         dtype, shape, offset = read_header(file)
-        result = torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device=device)
-        flat = result.view(-1).view(torch.uint8)
-        firsts = range(0, len(flat), PIECE)
-        threads = max(1, min(READERS, os.cpu_count() or 1, len(firsts)))
-        if device.type == "cuda":  # what may still be going on in the memory that the result was given
-            torch.cuda.synchronize(device)
+    result = torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device=device)
+    flat = result.view(-1).view(torch.uint8)
+    firsts = range(0, len(flat), PIECE)
+    threads = max(1, min(READERS, os.cpu_count() or 1, len(firsts)))
+    on_gpu, cuda = device.type == "cuda", _cuda()
+    if on_gpu:  # what may still be going on in the memory that the result was given
+        cuda.synchronize(device)
 
-        cuda: Any = torch.cuda
+    def copy(number: int) -> None:
+        with ExitStack() as held:
+            if on_gpu:  # a stream of its own, so that no thread waits for another's copy
+                held.enter_context(cuda.device(device))
+                held.enter_context(cuda.stream(cuda.Stream(device)))
+            own = held.enter_context(path.open("rb", buffering=0))
+            buffer = torch.empty(min(PIECE, len(flat)), dtype=torch.uint8, pin_memory=on_gpu)
+            for first in firsts[number::threads]:
+                piece = buffer[: min(PIECE, len(flat) - first)]
+                own.seek(offset + first)
+                _fill(piece.numpy().data, own, path)
+                flat[first : first + len(piece)].copy_(piece)  # waits until the copy is done
 
-        def copy(number: int) -> None:
-            with ExitStack() as held:
-                if device.type == "cuda":  # a stream of its own, so that no thread waits for another's copy
-                    held.enter_context(cuda.device(device))
-                    held.enter_context(cuda.stream(cuda.Stream(device)))
-                buffer = torch.empty(PIECE, dtype=torch.uint8, pin_memory=device.type == "cuda")
-                for first in firsts[number::threads]:
-                    piece = buffer[: min(PIECE, len(flat) - first)]
-                    _read(file.fileno(), piece.numpy().data, offset + first, path)
-                    flat[first : first + len(piece)].copy_(piece)  # waits until the copy is done
-
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(copy, range(threads)))
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(copy, range(threads)))
+    if on_gpu:
+        cuda.synchronize(device)
     return result
 
 
-def _read(descriptor: int, buffer: memoryview, offset: int, path: Path) -> None:
-    """Fill a buffer from a place of a file; other threads read it too, so its position is left alone."""
+def _cuda() -> Any:
+    return torch.cuda  # parts of which have no types
+
+
+def _fill(buffer: memoryview, file: FileIO, path: Path) -> None:
     while len(buffer):
-        count = os.preadv(descriptor, [buffer], offset)
+        count = file.readinto(buffer)
         if not count:
             raise InputError(f"{path}: ends too early")
-        buffer, offset = buffer[count:], offset + count
+        buffer = buffer[count:]

@@ -134,8 +134,7 @@ class Pretrainer:
         self.best: dict[str, Tensor] = {}
         self.loss_sum = torch.zeros((), device=device)
         self._rows_in_use = self._rows_compared = torch.zeros(0, dtype=torch.int64, device=device)
-        alone = distributed.size() == 1
-        self._graphs = CudaGraphs(self) if gpu and alone and not self.sparse else None
+        self._graphs = CudaGraphs(self) if gpu and distributed.alone() and not self.sparse else None
 
     # ---------------------------------------------------------------- the loop
 
@@ -447,7 +446,7 @@ def run_with_checkpoints(
     say: Callable[[str], None],
 ) -> PretrainProgress:
     """Run to the end; now and then, and when a signal asks to stop, the state is kept in `path`."""
-    several = distributed.size() > 1
+    several = not distributed.alone()
     # Other GPUs draw other random numbers, and ranks would not have the same masks.
     gpu = torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else ""
     distributed.check_same({**identity, "GPU": gpu}, trainer.device)

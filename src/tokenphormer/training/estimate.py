@@ -14,11 +14,12 @@ import torch
 
 from tokenphormer.graph import Graph, Split
 from tokenphormer.model import Tokenphormer
+from tokenphormer.tokens.resident import is_resident, resident_bytes
 from tokenphormer.tokens.source import projects_whole
 from tokenphormer.tokens.stored_hops import COLUMN_BYTES, hop_bytes
 from tokenphormer.training.loop import compute_dtype
 from tokenphormer.training.settings import Config
-from tokenphormer.training.tokenphormer import activation_bytes, micro_batch
+from tokenphormer.training.tokenphormer import activation_bytes, micro_batch, row_bytes
 
 PROGRAM_BYTES = 400 << 20
 """Python with its libraries."""
@@ -30,6 +31,8 @@ RATE_SECONDS = 0.3
 """How long that rate is measured: other programs take turns of some hundredths of a second."""
 HOP_SECONDS = 3e-9
 """For one feature to pass one edge, on one core."""
+LOAD_RATE, GPU_HOP_RATE = 3e9, 1e12
+"""Bytes a second that go from a disk to a GPU when the system has them in memory, and that a hop gathers there."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Estimate:
     """Memory of the process. Pages of a graph on disk come on top where there is room, and go when there is not."""
     gpu_bytes: int
     """Memory of the GPU; 0 without."""
+    resident_bytes: int
+    """Of that, the edges, features and hop features of a graph on disk that stay there; 0 where they do not."""
     disk_bytes: int
     """Hop features that are not there yet."""
     prepare_seconds: float
@@ -55,6 +60,8 @@ class Estimate:
     def lines(self) -> list[str]:
         """For people."""
         gpu = f"{self.gpu_bytes / 1e9:.1f} GB" if self.gpu_bytes else "none is used"
+        if self.gpu_bytes and self.resident_bytes:
+            gpu += f", of which {self.resident_bytes / 1e9:.1f} GB are the graph and its hop features, which stay there"
         return [
             f"host memory   {self.host_bytes / 1e9:.1f} GB",
             f"GPU memory    {gpu}",
@@ -74,7 +81,7 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
     parameters = sum(p.numel() for p in model.parameters())
     whole = projects_whole(graph, h)
     fixed = 16 * parameters + (4 * n * h * (2 + config.num_hops) if whole else 0)
-    most = micro_batch(config, tokens, fixed, device)
+    most = micro_batch(config, tokens, fixed, device, 0 if whole else row_bytes(config, width))
     number = 4 if compute_dtype(device, config) is torch.float32 else 2
     reads = 1 + config.num_walks * config.walk_length
 
@@ -90,7 +97,10 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
     # Without gradients a layer's numbers are dropped as the next is worked out.
     predicting = step_bytes(min(most, max(1, *split.sizes)), activations / (2 * config.num_layers))
     step = fixed + max(training, predicting)
-    hops = hop_bytes(graph, config.hop_normalisation, config.num_hops, normalise=config.normalise_features)
+    scaled = config.normalise_features
+    stays = graph.stored is not None and not encodings and is_resident(graph, config.num_hops, device, normalise=scaled)
+    kept = resident_bytes(graph, config.num_hops, normalise=scaled) if stays else 0
+    hops = 0 if stays else hop_bytes(graph, config.hop_normalisation, config.num_hops, normalise=scaled)
     host = PROGRAM_BYTES + 8 * n + 4 * n * encodings * (1 + config.num_hops)
     if graph.stored is None:
         host += _array_bytes(graph) * (3 if config.num_hops else 1)
@@ -104,11 +114,17 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
         seen = n * (3 * updates + 1)
     rate = _matrix_rate(config, device) * SHARE_OF_RATE
     threads = max(1, torch.get_num_threads())
+    passed = graph.num_directed_edges * width * config.num_hops  # features times edges
+    prepare = HOP_SECONDS * passed / threads if hops else 0.0
+    if stays:
+        number = 4 if graph.x is None else graph.x.dtype.itemsize
+        prepare = (_array_bytes(graph) - graph.y.nbytes) / LOAD_RATE + number * passed / GPU_HOP_RATE
     return Estimate(
-        host_bytes=host,
-        gpu_bytes=CONTEXT_BYTES + step + _edge_bytes(graph) if on_gpu else 0,
+        host_bytes=host + (0 if on_gpu else kept),
+        gpu_bytes=CONTEXT_BYTES + step + (kept + 8 * n if stays else _edge_bytes(graph)) if on_gpu else 0,
+        resident_bytes=kept,
         disk_bytes=hops,
-        prepare_seconds=HOP_SECONDS * graph.num_directed_edges * width * config.num_hops / threads if hops else 0.0,
+        prepare_seconds=prepare,
         epoch_seconds=seen * each / rate,
         max_epochs=config.max_epochs,
     )

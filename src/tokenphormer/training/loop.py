@@ -310,7 +310,7 @@ def predict(
         method.begin_prediction(draw)
         drawn = in_pieces(lambda piece: F.softmax(method.scores(piece), dim=1), mine, method.micro_batch)
         total = torch.cat(drawn) if not draw else total + torch.cat(drawn)
-    if distributed.size() > 1:
+    if not distributed.alone():
         whole = torch.zeros(len(everyone), total.shape[1], device=device)
         whole[places] = total
         total = distributed.total(whole)
