@@ -30,7 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,11 @@ def watched(row: Row) -> Iterator[None]:
         row["gpu_free_gb"] = round(cuda.mem_get_info()[0] / 1e9, 2)
 
 
+def so_far(row: Row) -> None:
+    """What is known of a step already, should it be ended before it is done."""
+    print(json.dumps(row), flush=True)
+
+
 def say(text: str) -> None:
     """How far a step is, on the error stream."""
     print(f"  {time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
@@ -112,6 +117,7 @@ def step_generate(folder: Path, model: BlockModel, o: Options, row: Row) -> None
     def note(text: str) -> None:
         say(text)
         said[text] = round(time.perf_counter() - began, 2)
+        so_far(row)
 
     with watched(row):
         graph = generate(
@@ -194,7 +200,9 @@ def step_walks(folder: Path, row: Row, device: str = "cpu", starts: int = 100_00
     from tokenphormer.walks import KINDS, sample_walks
     from tokenphormer.walks.sampling import check_device, csr_tensors
 
+    began = time.perf_counter()
     graph, where = load_graph(folder / "graph"), check_device(device)
+    row["open_seconds"] = round(time.perf_counter() - began, 3)
     nodes = np.random.default_rng(0).choice(graph.num_nodes, min(starts, graph.num_nodes), replace=False)
     if where.type == "cuda":
         began = time.perf_counter()
@@ -281,6 +289,9 @@ def step_train(folder: Path, row: Row, labelled: int | None, o: Options) -> None
             say(f"edges and features were loaded in {kept.load_seconds:.1f} s, hops took {kept.hop_seconds:.1f} s")
             row["largest_error"] = check_resident(graph, kept, config.hop_normalisation)
             say(f"largest error of 300 nodes' rows and hops: {row['largest_error']:.1e}")
+        row["epoch_seconds"], row["val_accuracy"] = round(last["seconds"], 3), round(last["val_accuracy"], 4)
+        row["gpu_peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 2) if device.type == "cuda" else 0
+        so_far(row)
 
     with watched(row):
         source = str(folder / "graph")
@@ -410,7 +421,7 @@ def plot(results: Path, out: Path) -> None:
 # ---------------------------------------------------------------- all of them
 
 
-GPU_STEPS = ("generate", "open", "walks", "train", "predict")
+GPU_STEPS = ("generate", "walks", "train", "predict")
 
 
 def steps(o: Options) -> dict[str, Callable[[Row], None]]:
@@ -488,14 +499,18 @@ def run_step(name: str, words: list[str], seconds: float, rehearse: bool) -> Row
     began = time.perf_counter()
     environment = os.environ | ({"TOKENPHORMER_RESIDENT": "yes"} if rehearse else {})
     command = [sys.executable, "-m", "benchmarks.bench_large", *words, "--step", name]
+    row: Row = {}
     try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, timeout=min(seconds, 1e6), env=environment, check=False
-        )
-        row: Row = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
+        done = subprocess.run(command, stdout=subprocess.PIPE, timeout=min(seconds, 1e6), env=environment, check=False)
+        printed = done.stdout
         row |= {} if done.returncode == 0 else {"error": f"exit code {done.returncode}"}
-    except subprocess.TimeoutExpired:
-        row = {"error": f"ended after {seconds:.0f} s: the limit"}
+    except subprocess.TimeoutExpired as stop:
+        printed = stop.stdout or b""
+        row["error"] = f"ended after {seconds:.0f} s: the limit"
+    for line in printed.decode().splitlines()[::-1]:
+        with suppress(ValueError):  # the last line that is whole
+            row = json.loads(line) | row
+            break
     return row | {"process_seconds": round(time.perf_counter() - began, 2)}
 
 
