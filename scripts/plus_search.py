@@ -2,9 +2,9 @@
 
     python scripts/plus_search.py --out FOLDER --device cuda --minutes 5 --workers 15
 
-Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset on two
-more. Every training is a row (experiments/rows/plus-search-*.jsonl), none of them sees a test label. It can be stopped
-and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the rows tell.
+Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset on
+`--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them sees a test label. It can
+be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the rows tell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tokenphormer.benchmark.grid import only_writer, work_off
+from tokenphormer.benchmark.grid import only_writer, usual_protocol, work_off
 from tokenphormer.benchmark.rows import Row, read_rows
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, values_tuple
 from tokenphormer.graph import DATASETS
@@ -67,7 +67,50 @@ SECOND: dict[str, tuple[object, ...]] = FIRST | {
     "score_learned": (False, True),
 }
 """With edges left out of the steps of scores; smaller, for small graphs."""
-SPACES = {"plus-search": FIRST, "plus-search-2": SECOND}
+UNLIKE: dict[str, tuple[object, ...]] = {
+    "num_walks": (0, 0, 4),
+    "walk_length": (2, 4),
+    "num_hops": (0, 0, 1, 2),
+    "hop_normalisation": ("row", "none"),
+    "hidden_channels": (64, 128, 256),
+    "num_heads": (1, 4),
+    "dropout": (0.3, 0.5, 0.7),
+    "attention_dropout": (0.0, 0.3),
+    "feature_dropout": (0.0, 0.3, 0.5, 0.7),
+    "learning_rate": (5e-3, 1e-2),
+    "decay_updates": (100, 300),
+    "weight_decay": (0.1, 0.5, 1.0, 2.0),
+    "row_activation": (False, True),
+    "consistency": (0.0,),
+    "score_hops": (0,),
+    "label_smoothing": (0.0, 0.1, 0.3),
+    "normalise_features": (False, True),
+    "fresh_walks": (True,),
+    "final_norm": (False, True),
+}
+"""For graphs whose neighbours tell little: few tokens, and weights drawn to zero far more strongly."""
+SCORES: dict[str, tuple[object, ...]] = {
+    "num_walks": (0, 0, 4),
+    "num_hops": (0, 1, 2, 3),
+    "hidden_channels": (64, 128),
+    "num_heads": (4,),
+    "dropout": (0.3, 0.5, 0.7),
+    "attention_dropout": (0.0,),
+    "feature_dropout": (0.3, 0.5, 0.7),
+    "learning_rate": (5e-3, 1e-2),
+    "weight_decay": (1e-2, 1e-1, 0.5),
+    "row_activation": (False, True, True),
+    "consistency": (0.0, 0.0, 0.5),
+    "score_hops": (10,),
+    "score_teleport": (0.05, 0.1, 0.2, 0.5),
+    "score_dropout": (0.3, 0.5, 0.7),
+    "score_learned": (False, False, True),
+    "label_smoothing": (0.0, 0.1),
+    "normalise_features": (False, True),
+    "final_norm": (False, True),
+}
+"""For graphs whose neighbours are alike: scores that go far."""
+SPACES = {"plus-search": FIRST, "plus-search-2": SECOND, "plus-unlike": UNLIKE, "plus-scores": SCORES}
 
 
 def values_of(study: str, number: int) -> dict[str, Any]:
@@ -77,10 +120,10 @@ def values_of(study: str, number: int) -> dict[str, Any]:
 
 
 class Stages:
-    """All settings on the first split, then each dataset's best quarter on two more."""
+    """All settings on the first split, then each dataset's best quarter on `more` others."""
 
-    def __init__(self, study: str, datasets: list[str], count: int, rows: list[Row]) -> None:
-        self.study, self.datasets, self.count, self.running = study, datasets, count, 0
+    def __init__(self, study: str, datasets: list[str], count: int, more: int, rows: list[Row]) -> None:
+        self.study, self.datasets, self.count, self.more, self.running = study, datasets, count, more, 0
         self.rows = [row for row in rows if row["study"] == study]
         self.begun = {(row["dataset"], row["trial"], row["split"]) for row in self.rows}
 
@@ -90,7 +133,7 @@ class Stages:
             for name in self.datasets:
                 if (name, number, SEARCH_SPLITS) not in self.begun:
                     return self._begin(name, number, SEARCH_SPLITS)
-        for split in (SEARCH_SPLITS + 1, SEARCH_SPLITS + 2):
+        for split in range(SEARCH_SPLITS + 1, SEARCH_SPLITS + 1 + self.more):
             for name in self.datasets:
                 for number in self._best(name):
                     if (name, number, split) not in self.begun:
@@ -105,7 +148,7 @@ class Stages:
     def _begin(self, name: str, number: int, split: int) -> Job:
         self.begun.add((name, number, split))
         values = values_tuple(values_of(self.study, number))
-        return Job("trial", "tokenphormer+", name, DATASETS[name].protocol, split, values, 0, self.study, number)
+        return Job("trial", "tokenphormer+", name, usual_protocol(name), split, values, 0, self.study, number)
 
     def take(self, row: Row) -> None:
         """A training is over."""
@@ -145,6 +188,7 @@ def main() -> None:
     parser.add_argument("--search", choices=SPACES, default="plus-search")
     parser.add_argument("--datasets", nargs="*", default=[name for name in DATASETS if name != "texas"])
     parser.add_argument("--count", type=int, default=48, help="settings that are tried")
+    parser.add_argument("--more", type=int, default=2, help="splits that the best quarter is tried on besides")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
@@ -158,7 +202,7 @@ def main() -> None:
     path = options.out / "rows.jsonl"
     with only_writer(path):
         rows = read_rows([*options.merge, path])
-        stages = Stages(options.search, options.datasets, options.count, rows)
+        stages = Stages(options.search, options.datasets, options.count, options.more, rows)
         work_off(
             [stages], path, torch.device(options.device), workers=options.workers, minutes=options.minutes, say=print
         )

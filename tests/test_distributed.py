@@ -138,7 +138,7 @@ def test_one_rank_that_joins_itself_learns_what_one_does(tmp_path: Path) -> None
 @pytest.mark.gpu
 def test_one_rank_talks_through_nccl(tmp_path: Path) -> None:
     """All that ranks say to each other, on the one card that a machine has: training and pre-training."""
-    changes = {"RANKS_DEVICE": "cuda", "TOKENPHORMER_JOIN_ALONE": "1"}
+    changes = {"RANKS_DEVICE": "cuda", "TOKENPHORMER_JOIN_ALONE": "1", "TOKENPHORMER_SHARE_GPU": ""}
     done = run(tmp_path, "tests.ranks", "train", tmp_path, size=1, **changes)
     assert done.returncode == 0, done.stderr
     with safe_open(tmp_path / "0.safetensors", "pt") as file:

@@ -13,7 +13,7 @@ from tests.benchmark.fakes import CPU, make_row
 from tests.tiny import tiny_graph
 from tokenphormer.baselines import load_baseline
 from tokenphormer.benchmark import methods
-from tokenphormer.benchmark.methods import METHODS, STOPPING, build, complete, entry, of_this_version
+from tokenphormer.benchmark.methods import METHODS, STOPPING, build, complete, current_rows, entry, of_this_version
 from tokenphormer.benchmark.running import blind
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.training.loop import Method
@@ -126,3 +126,25 @@ def test_rows_of_other_defaults_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
     changed = dataclasses.replace(entry("mlp"), defaults={**entry("mlp").defaults, "label_smoothing": 0.1})
     monkeypatch.setattr(methods, "entry", lambda name: changed)
     assert not of_this_version(row)
+
+
+def test_fixed_trials_keep_their_rows_when_their_order_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start is known by its settings; one that is none any more does not count, a later trial keeps its number."""
+    starts = ({"dropout": 0.2}, {"dropout": 0.3})
+    method = dataclasses.replace(entry("mlp"), starts=starts)
+    monkeypatch.setattr(methods, "entry", lambda name: method)
+    monkeypatch.setattr(methods, "_fixed_trials", methods._fixed_trials.__wrapped__)
+    rows = [
+        make_row(model="mlp", values=values, kind="trial", trial=number)
+        for number, values in enumerate([{"dropout": 0.3}, {"dropout": 0.7}, {"dropout": 0.2}, {"dropout": 0.1}])
+    ]
+    final = make_row(model="mlp", values={"dropout": 0.7}, kind="final")
+    found = current_rows([*rows, final, rows[0] | {"config_hash": "another"}])
+    assert [(row["trial"], row["config"]["dropout"]) for row in found[:-1]] == [(2, 0.3), (1, 0.2), (3, 0.1)]
+    assert found[-1] == final
+    assert rows[0]["trial"] == 0, "what was given is left alone"
+
+
+def test_methods_without_fixed_trials_keep_all_numbers() -> None:
+    rows = [make_row(model="mlp", values={"dropout": 0.2}, kind="trial", trial=number) for number in (0, 5)]
+    assert current_rows(rows) == rows

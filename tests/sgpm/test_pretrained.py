@@ -76,11 +76,15 @@ def test_static_vectors_are_the_rows_of_the_table_standardised(pretrained: Pretr
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
 
 
+def slow_unit_rows(graph: Graph) -> np.ndarray:
+    return np.stack([row / max(np.sqrt((row**2).sum()), 1e-30) for row in np.asarray(graph.x)])
+
+
 def slow_states(pretrained: PretrainedSGPM, graph: Graph, known: list[int], *, guess: bool) -> np.ndarray:
     """The mean state of each node at the head of its sentences, one sentence at a time."""
     model, settings, n = pretrained.model.eval(), pretrained.settings, pretrained.model.num_nodes
     document = GraphDocument(graph, settings)
-    projected = None if graph.x is None else model.project(FeatureRows.on(CPU, graph.x), torch.float32)
+    projected = None if graph.x is None else model.project(FeatureRows.on(CPU, slow_unit_rows(graph)), torch.float32)
     bins = torch.tensor(np.searchsorted(pretrained.edges, graph.degree))
     most = 1 << 30 if model.positions is None else len(model.positions) - 2
     found = np.zeros((graph.num_nodes, settings.hidden_channels))
@@ -174,7 +178,7 @@ def test_what_guesses_are_scaled_by_is_what_unknown_nodes_would_have(pretrained:
             drawn = document.sentences(CONTEXT + i, CPU, np.array([node]))
             sentence = drawn.walks[0, : drawn.counts[0]].tolist()
             rows = [60 + UNK, *sentence[1:]]
-            projected = pretrained.model.project(FeatureRows.on(CPU, GRAPH.x), torch.float32)
+            projected = pretrained.model.project(FeatureRows.on(CPU, slow_unit_rows(GRAPH)), torch.float32)
             bins = torch.tensor(np.searchsorted(pretrained.edges, GRAPH.degree))
             with torch.no_grad():
                 states = pretrained.model(
@@ -330,11 +334,26 @@ def test_a_file_brings_everything_back(pretrained: PretrainedSGPM, tmp_path: Pat
     assert contents(tmp_path)["again.safetensors"] == contents(tmp_path)["sgpm.safetensors"]
 
 
+def test_files_from_before_features_were_scaled_are_read_as_they_were_written(tmp_path: Path) -> None:
+    pretrained = PretrainedSGPM.of(pretrained_trainer(GRAPH, unit_features=False), "test")
+    pretrained.save(tmp_path / "new.safetensors")
+    tensors, meta = load_tensors(tmp_path / "new.safetensors")
+    old: Any = meta["settings"]
+    del old["unit_features"]
+    save_tensors(tmp_path / "old.safetensors", tensors, meta)
+    loaded = PretrainedSGPM.load(tmp_path / "old.safetensors", CPU)
+    assert not loaded.settings.unit_features
+    np.testing.assert_array_equal(
+        loaded.vectors(GRAPH, "contextual", CPU), pretrained.vectors(GRAPH, "contextual", CPU)
+    )
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"use_positions": False},
         {"use_features": False},
+        {"unit_features": False},
         {"use_centrality": False},
         {"use_tokens": False},
         {"centrality": "core"},

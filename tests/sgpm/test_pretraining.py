@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from tokenphormer.sgpm import Pretrainer, SGPMSettings, pretraining, softmax
 from tokenphormer.sgpm.bigram import bigram_accuracy
 from tokenphormer.sgpm.masking import MaskedBatch
 from tokenphormer.sgpm.model import CLS, MASK, SEP, UNK
-from tokenphormer.sgpm.pretraining import GraphInputs, learning_rate, run_with_checkpoints
+from tokenphormer.sgpm.pretraining import GraphInputs, learning_rate, run_with_checkpoints, unit_rows
 from tokenphormer.tensor_files import load_tensors, save_tensors
 
 LEARNS: dict[str, Any] = {
@@ -639,3 +641,49 @@ def test_masks_and_unknown_words_are_really_there() -> None:
     trainer = Pretrainer(tiny_graph(), SGPMSettings(**(LEARNS | {"unknown_share": 0.1})), CPU)
     words = torch.cat([batch.words.flatten() for batch in trainer.validation_batches()])
     assert {60 + MASK, 60 + UNK} <= set(words.tolist())
+
+
+# ---------------------------------------------------------------- features
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
+def test_unit_rows(kind: Callable[[Any], Any]) -> None:
+    x = np.array([[3.0, -4.0], [0.0, 0.0], [0.0, 2.0]], dtype=np.float32)
+    found = unit_rows(kind(x))
+    assert type(found) is type(kind(x))
+    assert found.dtype == np.float32
+    dense = found if isinstance(found, np.ndarray) else found.toarray()
+    np.testing.assert_allclose(dense, [[0.6, -0.8], [0, 0], [0, 1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_with_unit_features_the_size_of_a_row_changes_nothing(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    if large:
+        monkeypatch.setattr(pretraining, "SPARSE_VOCABULARY", 3)
+    graph = tiny_graph()
+    longer = dataclasses.replace(graph, x=(8 * np.asarray(graph.x)).astype(np.float32))
+    first, second = (pretrained_trainer(each) for each in (graph, longer))
+    for name, weight in weights(first).items():
+        torch.testing.assert_close(weights(second)[name], weight, msg=name)
+    plain = [weights(pretrained_trainer(each, unit_features=False)) for each in (graph, longer)]
+    assert any(not torch.equal(weight, plain[1][name]) for name, weight in plain[0].items())
+
+
+def test_nothing_is_collected_during_a_recording() -> None:
+    class Freed:
+        """Garbage in a circle, as a trainer with its recorded steps is."""
+
+        seen: bool | None = None
+
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            Freed.seen = gc.isenabled()
+
+    Freed()
+    with suppress(RuntimeError), pretraining._garbage_kept():
+        assert Freed.seen is True, "what lies about is collected before"
+        assert not gc.isenabled()
+        raise RuntimeError
+    assert gc.isenabled(), "after an error too"

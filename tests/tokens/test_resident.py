@@ -231,6 +231,7 @@ def test_the_estimate_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.gpu
 def test_training_on_a_gpu_keeps_the_graph_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "auto")
+    monkeypatch.delenv("TOKENPHORMER_SHARE_GPU", raising=False)
     write_graph(tiny_graph(300), tmp_path / "g", half=True)
     graph, gpu = open_graph(tmp_path / "g"), torch.device("cuda")
     config = tiny_config(num_hops=2, precision="float32", num_walks=8, max_epochs=5, batch_size=50, dropout=0.0)

@@ -128,10 +128,19 @@ def two_groups(alike: float, num_nodes: int = 400) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("alike", "recipe"), [(0.95, "many hops"), (0.75, "many hops"), (0.6, "alike"), (0.5, "unlike"), (0.1, "unlike")]
+    ("alike", "num_nodes", "recipe"),
+    [
+        (0.95, 400, "many hops"),
+        (0.75, 400, "many hops"),
+        (0.95, 2200, "near scores"),
+        (0.6, 400, "alike"),
+        (0.5, 400, "own features"),
+        (0.1, 400, "own features"),
+        (0.1, 1900, "unlike"),
+    ],
 )
-def test_neighbours_decide_on_the_recipe(alike: float, recipe: str) -> None:
-    graph = two_groups(alike)
+def test_neighbours_decide_on_the_recipe(alike: float, num_nodes: int, recipe: str) -> None:
+    graph = two_groups(alike, num_nodes)
     split = make_split(graph, "stratified", 0)
     assert alikeness(graph, split.train) == pytest.approx(2 * alike - 1, abs=0.08)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
@@ -154,7 +163,7 @@ def test_only_training_nodes_are_looked_at() -> None:
 def test_without_edges_to_look_at() -> None:
     graph = Graph.from_edges(np.zeros((2, 0), int), 40, x=np.eye(40, 4), y=np.arange(40) % 2)
     assert alikeness(graph, np.arange(20)) is None
-    assert recipe_for(graph, np.arange(20), torch.device("cuda")) == "many hops"
+    assert recipe_for(graph, np.arange(20), torch.device("cuda")) == "near scores"
     alone = Graph.from_edges(np.stack([np.arange(39), np.arange(1, 40)]), 40, x=np.eye(40, 4), y=np.zeros(40, int))
     assert alikeness(alone, np.arange(40)) is None  # one class: neighbours could not differ
 

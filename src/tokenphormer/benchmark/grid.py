@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tokenphormer.benchmark.methods import complete, entry, of_this_version
+from tokenphormer.benchmark.methods import complete, current_rows, entry
 from tokenphormer.benchmark.rows import Row, append_row, config_hash, read_rows
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, dataset, run, split_of, values_tuple
 from tokenphormer.benchmark.search import Search, best_values, values_of
@@ -94,8 +94,8 @@ class Cell:
         self.protocol = plan.protocol_of(dataset)
         here = (STUDY, model, dataset, self.protocol)
         mine = [r for r in rows if (r["study"], r["model"], r["dataset"], r.get("protocol")) == here]
-        self.outdated = [row for row in mine if not of_this_version(row)]
-        mine = [row for row in mine if row not in self.outdated]
+        everything, mine = len(mine), current_rows(mine)
+        self.outdated = everything - len(mine)
         self.trials = [r for r in mine if r["kind"] == "trial"]
         self.finals = [r for r in mine if r["kind"] == "final"]
         self.search = Search(model, dataset, self.trials, plan.search_splits)
@@ -170,7 +170,7 @@ def fill(
         cells = [Cell(model, name, plan, rows) for model, name in plan.cells()]
         for cell in cells:
             if cell.outdated:
-                say(f"{cell.dataset} {cell.model}: {len(cell.outdated)} rows are of other defaults; they do not count")
+                say(f"{cell.dataset} {cell.model}: {cell.outdated} rows are of other defaults; they do not count")
         return work_off(cells, path, device, workers=workers, minutes=minutes, say=say)
 
 

@@ -154,6 +154,34 @@ def of_this_version(row: Row) -> bool:
         return False
 
 
+def current_rows(rows: Iterable[Row]) -> list[Row]:
+    """The rows that are `of_this_version`, each fixed first trial of a search under the number that it has now.
+
+    Such a trial is the same run wherever it stands among the others, so rows outlive a change of their order. One that
+    has left the list does not count: its number belongs to another by now.
+    """
+    found = []
+    for row in rows:
+        if not of_this_version(row):
+            continue
+        fixed = _fixed_trials(row["model"])
+        if row["kind"] == "trial" and fixed:
+            number = fixed.get(str(row["config_hash"]), row["trial"] if row["trial"] >= len(fixed) else None)
+            if number is None:
+                continue
+            row = row | {"trial": number}
+        found.append(row)
+    return found
+
+
+@cache
+def _fixed_trials(name: str) -> dict[str, int]:
+    """The number of each trial that a search begins with, by the hash of its settings; none without `starts`."""
+    method = entry(name)
+    starts = ({}, *method.starts) if method.starts else ()
+    return {config_hash(complete(method, start)): number for number, start in enumerate(starts)}
+
+
 def build(
     name: str,
     graph: Graph,

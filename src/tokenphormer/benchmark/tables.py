@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import t as student_t
 
 from tokenphormer.benchmark.grid import STUDY, check_dataset, usual_protocol
-from tokenphormer.benchmark.methods import METHODS, entry, of_this_version
+from tokenphormer.benchmark.methods import METHODS, current_rows, entry
 from tokenphormer.benchmark.paper import paper_figure
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.benchmark.search import best_trial, trials_by_number
@@ -109,7 +109,7 @@ def cell_results(
         for protocol in dict.fromkeys(row["protocol"] for row in main) or (usual_protocol(dataset),):
             here = [row for row in main if row["protocol"] == protocol]
             check_splits(here)
-            rows_of = {m: [row for row in here if row["model"] == m and of_this_version(row)] for m in methods}
+            rows_of = {m: current_rows(row for row in here if row["model"] == m) for m in methods}
             all_rows = [row for mine in rows_of.values() for row in mine]
             trials = budget or common_budget(all_rows)
             searched = common_search_splits(all_rows, trials)

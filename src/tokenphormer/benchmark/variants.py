@@ -16,7 +16,7 @@ import torch
 
 from tokenphormer.benchmark.grid import STUDY as MAIN
 from tokenphormer.benchmark.grid import Plan, only_writer, work_off
-from tokenphormer.benchmark.methods import entry, of_this_version
+from tokenphormer.benchmark.methods import current_rows, entry
 from tokenphormer.benchmark.rows import Row, read_rows, row_key
 from tokenphormer.benchmark.running import Job, dataset, split_of, values_tuple
 from tokenphormer.benchmark.search import best_values
@@ -102,11 +102,9 @@ def variants(study: str, dataset: str, with_sgpm: bool) -> list[Variant]:
 
 def start_values(rows: list[Row], study: str, model: str, dataset: str, protocol: str) -> dict[str, Any]:
     """What the study's own rows started from; else what the main study's search settled on; else `BASE`."""
-    here = [
-        row
-        for row in rows
-        if (row["model"], row["dataset"], row.get("protocol")) == (model, dataset, protocol) and of_this_version(row)
-    ]
+    here = current_rows(
+        row for row in rows if (row["model"], row["dataset"], row.get("protocol")) == (model, dataset, protocol)
+    )
     # In an ablation, what a variant leaves out cannot be told from its row.
     prefix = f"{study}: all tokens" if study == "ablation" else f"{study}: "
     own = [row for row in here if row["kind"] == "final" and str(row["study"]).startswith(prefix)]

@@ -105,7 +105,7 @@ class PretrainedSGPM:
         tensors, meta = load_tensors(path)
         try:
             values: Any = meta.pop("settings")
-            settings = SGPMSettings().replace(values)
+            settings = SGPMSettings().replace({"unit_features": False} | values)  # there was none at first
             weights = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
             about: Any = meta["graph"]
             edges = tensors["edges"].numpy()

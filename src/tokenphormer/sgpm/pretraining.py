@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from tokenphormer import distributed
 from tokenphormer.errors import InputError, InterruptedTrainingError
 from tokenphormer.graph import Graph
+from tokenphormer.graph.graph import Features
 from tokenphormer.hashing import GOLDEN, mix64
 from tokenphormer.sgpm import softmax
 from tokenphormer.sgpm.centrality import bin_edges, bins_of, centrality_of
@@ -80,8 +82,12 @@ class GraphInputs:
         self.bins = torch.tensor(bins, device=device)
         wanted = settings.use_features and graph.num_features > 0
         self.whole = graph.num_nodes <= SPARSE_VOCABULARY
-        self._rows = FeatureRows.on(device, graph.x) if wanted and self.whole else None
+        self._unit = settings.unit_features
+        self._rows = self._on_device(graph.x) if wanted and self.whole else None
         self.wanted = wanted
+
+    def _on_device(self, x: Any) -> FeatureRows:
+        return FeatureRows.on(self.device, unit_rows(x) if self._unit else x)
 
     def project(self, model: SGPM, dtype: torch.dtype) -> Tensor | None:
         """(n, h) projected features of all nodes; None where there are none, or too many nodes."""
@@ -98,8 +104,20 @@ class GraphInputs:
             return (self.project(model, dtype) if projected is None else projected), nodes, self.bins
         visited, place = torch.unique(nodes.clamp(min=0), return_inverse=True)
         x: Any = self.graph.x
-        rows = FeatureRows.on(self.device, x[visited.cpu().numpy()])
+        rows = self._on_device(x[visited.cpu().numpy()])
         return model.project(rows, dtype), torch.where(nodes >= 0, place, -1), self.bins[visited]
+
+
+def unit_rows(x: Features) -> Features:
+    """Every row scaled to length 1; empty rows stay empty.
+
+    A projection begins with weights of about 1 / √F, so such rows come out as large as the vectors of nodes and
+    positions that they are added to. Rows of hundreds of ones come out fifteen times as large.
+    """
+    square: Any = x * x
+    length = np.sqrt(np.asarray(square.sum(axis=1), dtype=np.float64)).ravel()
+    scale = np.divide(1.0, length, out=np.zeros(len(length)), where=length > 0).astype(np.float32)
+    return x * scale[:, None] if isinstance(x, np.ndarray) else sp.csr_array(sp.diags_array(scale) @ x)
 
 
 class Pretrainer:

@@ -43,6 +43,8 @@ class SGPMSettings(Settings):
     """Whether it has the position's."""
     use_features: bool = True
     """Whether it has the projected features of the node."""
+    unit_features: bool = True
+    """Scale each node's features to length 1 first; else long rows drown what the other parts say."""
     use_centrality: bool = True
     """Whether it has the vector of the node's centrality."""
     centrality: Centrality = "degree"

@@ -36,9 +36,9 @@ SMALL: dict[str, object] = {
     "max_epochs": 200,
 }
 
-# What Tokenphormer+ adds to the paper's model, in the settings that a random search on validation nodes found
-# (scripts/plus_search.py, experiments/rows/plus-search-1.jsonl, experiments/LOG.md): each is the best, or close to it,
-# on some datasets. Rows are activated in all of them.
+# What Tokenphormer+ adds to the paper's model, in the settings that random searches on validation nodes found
+# (scripts/plus_search.py, experiments/rows/plus-*.jsonl, experiments/LOG.md): each is the best, or close to it, on some
+# datasets. Rows are activated in all of them.
 _PLUS: dict[str, object] = {
     "row_activation": True,
     "num_walks": 8,
@@ -54,9 +54,6 @@ RECIPES: dict[str, dict[str, object]] = {
     | {"hidden_channels": 128, "num_heads": 4, "num_hops": 2, "dropout": 0.5, "feature_dropout": 0.7}
     | {"learning_rate": 1e-2, "weight_decay": 1e-2, "consistency": 1.0}
     | {"score_hops": 10, "score_teleport": 0.2, "score_dropout": 0.5},
-    "half alike": _PLUS  # or features tell most
-    | {"hidden_channels": 256, "num_heads": 4, "num_hops": 2, "dropout": 0.7, "feature_dropout": 0.7}
-    | {"learning_rate": 5e-3, "weight_decay": 1e-2, "score_hops": 10, "score_teleport": 0.5, "score_dropout": 0.7},
     "many hops": _PLUS
     | {"hidden_channels": 128, "num_heads": 4, "num_hops": 10, "dropout": 0.5, "attention_dropout": 0.5}
     | {"feature_dropout": 0.3, "learning_rate": 1e-2, "weight_decay": 1e-3, "consistency": 0.5}
@@ -69,14 +66,25 @@ RECIPES: dict[str, dict[str, object]] = {
     | {"hidden_channels": 64, "num_heads": 8, "walk_length": 2, "walk_ratios": (0.0, 0.0, 0.5, 0.5), "num_hops": 10}
     | {"hop_normalisation": "row", "dropout": 0.7, "attention_dropout": 0.5, "feature_dropout": 0.3}
     | {"learning_rate": 2e-3, "decay_updates": 600, "weight_decay": 1e-3, "consistency": 1.0, "fresh_walks": True},
+    "far scores": _PLUS  # most of it in what neighbours' scores say, and theirs
+    | {"hidden_channels": 64, "num_heads": 4, "num_walks": 0, "num_hops": 2, "attention_dropout": 0.0}
+    | {"dropout": 0.7, "feature_dropout": 0.7, "learning_rate": 5e-3, "weight_decay": 1e-2}
+    | {"score_hops": 10, "score_teleport": 0.1, "score_dropout": 0.7},
+    "own features": _PLUS  # no neighbour is read: there are few nodes to learn from, and their neighbours mislead
+    | {"hidden_channels": 64, "num_heads": 1, "num_walks": 0, "num_hops": 0, "attention_dropout": 0.0}
+    | {"dropout": 0.5, "feature_dropout": 0.5, "learning_rate": 1e-2, "weight_decay": 2.0, "label_smoothing": 0.3},
+    "near scores": _PLUS  # few neighbours: little is passed on, and as much as can be is left out in training
+    | {"hidden_channels": 128, "num_heads": 4, "num_walks": 0, "num_hops": 2, "attention_dropout": 0.0}
+    | {"dropout": 0.8, "feature_dropout": 0.8, "learning_rate": 2e-3, "weight_decay": 1e-2}
+    | {"score_hops": 10, "score_teleport": 0.5, "score_dropout": 0.8},
+    "scores": _PLUS  # the same with some walks, for CPUs
+    | {"hidden_channels": 64, "num_heads": 4, "num_walks": 4, "dropout": 0.5, "attention_dropout": 0.0}
+    | {"feature_dropout": 0.5, "learning_rate": 5e-3, "weight_decay": 1e-2}
+    | {"score_hops": 10, "score_teleport": 0.2, "score_dropout": 0.5},
     "unlike": _PLUS  # neighbours are of other classes
     | {"hidden_channels": 128, "num_walks": 16, "walk_length": 2, "num_hops": 2, "hop_normalisation": "row"}
     | {"dropout": 0.7, "feature_dropout": 0.3, "learning_rate": 2e-3, "weight_decay": 1e-2, "label_smoothing": 0.0}
     | {"fresh_walks": True},
-    "scores": _PLUS  # small, and most of it in what neighbours' scores say
-    | {"hidden_channels": 64, "num_heads": 4, "num_walks": 4, "dropout": 0.5, "attention_dropout": 0.0}
-    | {"feature_dropout": 0.5, "learning_rate": 5e-3, "weight_decay": 1e-2}
-    | {"score_hops": 10, "score_teleport": 0.5, "score_dropout": 0.5},
 }
 
 
@@ -86,6 +94,10 @@ MOST_NODES = 200_000
 """Recipes work on all nodes at once; larger graphs are read in batches."""
 FEW_EDGES = 20
 """Edges between training nodes below which nothing is said about their classes."""
+FEW_NODES = 1000
+"""Training nodes below which neighbours of other classes mislead more than they tell."""
+LOW_DEGREE = 3.0
+"""Neighbours of a node, on average, below which scores are not passed on far."""
 
 
 def alikeness(graph: Graph, nodes: NDArray[np.int64]) -> float | None:
@@ -108,8 +120,12 @@ def recipe_for(graph: Graph, nodes: NDArray[np.int64], device: torch.device) -> 
     """The name of the recipe that suits a graph, by the classes of its training nodes, and the device."""
     share = alikeness(graph, nodes)
     if share is None or share >= 0.4:
+        if graph.num_directed_edges < LOW_DEGREE * graph.num_nodes:
+            return "near scores"
         return "scores" if device.type == "cpu" else "many hops"
-    return "alike" if share >= 0.05 else "unlike"
+    if share >= 0.05:
+        return "alike"
+    return "own features" if len(nodes) < FEW_NODES else "unlike"
 
 
 def config_for(graph: Graph, split: Split, device: torch.device, path: Path | None = None) -> Config:
