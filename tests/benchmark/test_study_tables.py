@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from tests.benchmark.fakes import make_row
+from tests.benchmark.fakes import make_row, trial
+from tokenphormer.benchmark.methods import entry
 from tokenphormer.benchmark.paper import paper_ablation
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.benchmark.study_tables import (
@@ -129,6 +130,29 @@ def test_the_sgpm_study_by_hand() -> None:
     assert "| contextual | +1.00 [+1.00, +1.00] |" in text
     assert "| static | +3.00 [" in text
     assert "paper" not in text
+
+
+def test_what_is_added_by_hand() -> None:
+    rows = rows_of("additions", "all of it", [0.8, 0.9]) + rows_of("additions", "without agreement", [0.78, 0.88])
+    other = rows_of("additions", "without smoothed labels", [0.1, 0.1], values={"dropout": 0.1})
+    said: list[str] = []
+    text = comparison_table(study_results(rows + other, "additions", said.append), "additions")
+    assert "| without agreement | -2.00 [-2.00, -2.00] |" in text
+    assert "smoothed" not in text
+    assert said == ["cora, additions: 2 rows start from other values; they are not counted"]
+
+
+def test_without_settings_beside_the_main_studys_cell() -> None:
+    mine: dict[str, Any] = {"model": "tokenphormer+", "dataset": "cora"}
+    second = dict(entry("tokenphormer+").starts[0])
+    rows = [trial(0, **mine, val_accuracy=0.9), trial(1, **mine, val_accuracy=0.8, values=second)]
+    rows += [make_row(**mine, split=split, test_accuracy=0.8 + split / 10) for split in (0, 1)]
+    worse = [make_row(**mine, split=0, test_accuracy=0.1, values=second)]
+    name = "without settings, on a CPU"
+    rows += worse + rows_of("defaults", name, [0.81, 0.89], values={"dropout": 0.1})
+    text = comparison_table(study_results(rows, "defaults"), "defaults")
+    assert "| tuned | 85.00 ± 7.07 (2) |" in text
+    assert f"| {name} | +0.00 [-12.71, +12.71] |" in text
 
 
 def test_the_pretraining_table() -> None:

@@ -17,15 +17,17 @@ from tokenphormer.benchmark import grid, variants
 from tokenphormer.benchmark.grid import Plan
 from tokenphormer.benchmark.methods import complete, entry
 from tokenphormer.benchmark.rows import Row, append_row, config_hash, origin, read_rows, row_key
-from tokenphormer.benchmark.running import Job
+from tokenphormer.benchmark.running import Job, split_of
 from tokenphormer.benchmark.running import run as real_run
 from tokenphormer.benchmark.sgpm_study import Pretraining
 from tokenphormer.benchmark.study_tables import study_results, write_studies
-from tokenphormer.benchmark.variants import ABLATION, BASE, INPUTS, jobs_of, run_study, start_values
+from tokenphormer.benchmark.variants import ABLATION, ADDITIONS, BASE, INPUTS, jobs_of, run_study, start_values
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.sgpm import SGPMSettings
 from tokenphormer.sgpm.pretrained import VECTOR_KINDS
+from tokenphormer.training.presets import CPU_SIZE, config_for
+from tokenphormer.training.settings import Config
 
 SGPM = SGPMSettings(seed=4)
 Run = Callable[..., list[Row]]
@@ -102,6 +104,36 @@ def test_the_sgpm_study(study: Run) -> None:
     assert len({row["config_hash"] for row in finals}) == 1  # the token alone makes the difference
 
 
+def test_what_is_added_is_taken_away_where_it_is_there(study: Run, tmp_path: Path) -> None:
+    """On Cora nothing is known of a search, so its defaults are taken apart; on Photo the settings that were found."""
+    found = {"consistency": 0.0, "feature_dropout": 0.0, "fresh_walks": True}
+    append_row(tmp_path / "main.jsonl", trial(20, model="tokenphormer+", dataset="photo", values=found))
+    rows = study("additions", merge=(tmp_path / "main.jsonl",))
+    names = {d: {r["study"].partition(": ")[2] for r in rows if r["dataset"] == d} for d in ("cora", "photo")}
+    assert names["cora"] == {"all of it", *ADDITIONS} - {"without fresh walks"}
+    assert names["photo"] == {"all of it", *ADDITIONS} - {"without agreement", "without dropout of features"}
+    for row in rows:
+        start = found if row["dataset"] == "photo" else {}
+        values = start | ADDITIONS.get(row["study"].partition(": ")[2], {})
+        assert row["config_hash"] == config_hash(complete(entry("tokenphormer+"), values))
+    assert study("additions", merge=(tmp_path / "main.jsonl",)) == rows, "it goes on from what it began with"
+
+
+def test_without_settings(study: Run, tiny_datasets: Graph) -> None:
+    """The runs are those that `train` would make; those for GPUs take one, and the tuned ones are the main study's."""
+    rows = study("defaults")
+    assert {row["study"] for row in rows} == {"defaults: without settings, on a CPU"}
+    assert len(rows) == 4
+    for row in rows:
+        split = split_of(tiny_datasets, "stratified", row["split"])
+        wanted = config_for(tiny_datasets, split, CPU).replace({"compile": "no", "seed": row["seed"]})
+        assert Config().replace(row["config"]).replace({"seed": row["seed"]}) == wanted
+    both = jobs_of("defaults", Plan((), ("cora",), 1), [], device=torch.device("cuda"))
+    assert [job.study for job in both] == [f"defaults: without settings, on a {name}" for name in ("CPU", "GPU")]
+    epochs = [complete(entry(job.model), dict(job.values))["max_epochs"] for job in both]
+    assert epochs == [CPU_SIZE["max_epochs"], 500]
+
+
 def test_the_first_split_comes_first() -> None:
     jobs = jobs_of("ablation", Plan((), ("cora", "photo"), 3), [])
     assert [job.split for job in jobs] == sorted(job.split for job in jobs)
@@ -109,7 +141,9 @@ def test_the_first_split_comes_first() -> None:
 
 
 def test_a_study_there_is_not(study: Run, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--study albation: expected main, ablation, tokens, sgpm or inputs"):
+    with pytest.raises(
+        InputError, match="--study albation: expected main, ablation, tokens, sgpm, inputs, additions or defaults"
+    ):
         study("albation")
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="--workers 0: expected at least 1"):

@@ -142,7 +142,9 @@ def two_groups(alike: float, num_nodes: int = 400) -> Graph:
 def test_neighbours_decide_on_the_recipe(alike: float, num_nodes: int, recipe: str) -> None:
     graph = two_groups(alike, num_nodes)
     split = make_split(graph, "stratified", 0)
-    assert alikeness(graph, split.train) == pytest.approx(2 * alike - 1, abs=0.08)
+    found = alikeness(graph, split.train)
+    assert found is not None
+    assert found[0] == pytest.approx(2 * alike - 1, abs=0.08)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     small = "scores" if recipe == "many hops" else recipe
     assert (recipe_for(graph, split.train, gpu), recipe_for(graph, split.train, cpu)) == (recipe, small)
@@ -158,6 +160,27 @@ def test_only_training_nodes_are_looked_at() -> None:
     hidden[split.val] = -1
     other = dataclasses.replace(graph, y=hidden)
     assert alikeness(other, split.train) == alikeness(graph, split.train)
+
+
+def test_the_error_of_alikeness_is_that_of_so_many_edges() -> None:
+    """Half of the nodes are looked at, so a quarter of the edges; drawn anew, the share spreads as it says."""
+    graph = two_groups(0.7, 4000)
+    rng = np.random.default_rng(1)
+    found = [alikeness(graph, rng.choice(4000, 2000, replace=False)) for _ in range(60)]
+    shares, errors = zip(*(each for each in found if each is not None), strict=True)
+    assert len(shares) == 60
+    # Draws share edges, so they spread a little less than independent ones would.
+    assert 0.6 < np.std(shares) / np.mean(errors) < 1.1
+
+
+def test_few_edges_that_are_alike_by_luck_do_not_decide() -> None:
+    y = np.arange(60) % 2
+    same = [(v, (v + 2) % 60) for start in (0, 1) for v in range(start, 60, 8)]
+    different = [(v, (v + 1) % 60) for v in range(3, 60, 5)]
+    graph = Graph.from_edges(np.array(same + different).T, 60, x=np.eye(60, 4), y=y)
+    share, error = alikeness(graph, np.arange(60)) or (0.0, 0.0)
+    assert 0.05 < share < 2 * error
+    assert recipe_for(graph, np.arange(60), torch.device("cuda")) == "own features"
 
 
 def test_without_edges_to_look_at() -> None:

@@ -1,4 +1,4 @@
-"""Tables and figures of the ablation, the tokens and the two SGPM studies, from rows alone."""
+"""Tables and figures of the studies (`variants.py`), from rows alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,18 @@ from tokenphormer.benchmark.methods import entry
 from tokenphormer.benchmark.paper import paper_ablation
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.benchmark.sgpm_study import STUDY as PRETRAINING
-from tokenphormer.benchmark.tables import check_splits, difference_text, mean_interval, paired_difference, tabular
-from tokenphormer.benchmark.variants import DIAMETER, INPUTS, STUDIES, Variant, variants
+from tokenphormer.benchmark.tables import (
+    check_splits,
+    difference_text,
+    main_accuracies,
+    mean_interval,
+    paired_difference,
+    tabular,
+)
+from tokenphormer.benchmark.variants import ADDITIONS, DIAMETER, INPUTS, STUDIES, Variant, variants
 from tokenphormer.evaluation import plots
 from tokenphormer.files import atomic_path
+from tokenphormer.training.settings import Config
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,9 +38,17 @@ VARIED = {
     "tokens": ("num_walks", "num_hops"),
     "sgpm": (),
     "inputs": (),
+    "additions": tuple(key for values in ADDITIONS.values() for key in values),
+    "defaults": tuple(Config.__dataclass_fields__),
 }
 """The settings in which runs of a study differ."""
-REFERENCES = {"ablation": "all tokens", "sgpm": "without", "inputs": "all inputs"}
+REFERENCES = {
+    "ablation": "all tokens",
+    "sgpm": "without",
+    "inputs": "all inputs",
+    "additions": "all of it",
+    "defaults": "tuned",
+}
 """What the others of a study are compared with."""
 COLOURS = {"tokenphormer": (plots.ORANGE, "o", "walk-tokens"), "nagphormer": (plots.BLUE, "s", "hops")}
 
@@ -60,6 +76,9 @@ def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lamb
             if row["status"] == "done":
                 name = known[row["study"]].name
                 found[dataset].setdefault(name, {})[int(row["split"])] = 100 * row["test_accuracy"]
+        for variant in known.values():
+            if variant.default == "main" and (tuned := main_accuracies(rows, dataset, variant.model)):
+                found[dataset] = {variant.name: tuned} | found[dataset]
     return {dataset: results for dataset, results in found.items() if results}
 
 
@@ -234,7 +253,7 @@ def _tokens_panel(axes: Axes, dataset: str, found: dict[str, dict[int, float]]) 
 
 
 def write_studies(rows: list[Row], out: Path, say: Callable[[str], None] = lambda _: None) -> list[Path]:
-    """Write what there is of the studies: ablation, sgpm and inputs .md, .tex, .csv; tokens.csv, .png, .svg."""
+    """Write what there is of the studies: comparisons as .md, .tex and .csv; tokens.csv, .png, .svg."""
     files: dict[str, str] = {}
     figures: dict[str, Figure] = {}
     for study in STUDIES:

@@ -124,6 +124,18 @@ def cell_results(
     return found
 
 
+def main_accuracies(rows: list[Row], dataset: str, method: str) -> dict[int, float]:
+    """What the main table's cell of a method and dataset is the mean of, by split, on the dataset's usual splits."""
+    here = current_rows(
+        row
+        for row in rows
+        if (row["study"], row["dataset"], row.get("protocol")) == (STUDY, dataset, usual_protocol(dataset))
+    )
+    trials = common_budget(here)
+    mine = [row for row in here if row["model"] == method]
+    return _accuracies(_finals(mine, trials, common_search_splits(here, trials)))
+
+
 def check_splits(rows: list[Row]) -> None:
     """Raise if a split of one number is not the same nodes in all rows of a dataset."""
     hashes: dict[int, str] = {}

@@ -1,4 +1,5 @@
-"""`tokenphormer benchmark --study`: the paper's ablation, accuracy against the number of tokens, the SGPM-token.
+"""`tokenphormer benchmark --study`: the paper's ablation, accuracy against the number of tokens, the SGPM-token, what
+Tokenphormer+ adds, and what `train` begins with.
 
 Runs of a study differ from one another in one thing: all on a dataset start from the same values, those that the main
 study's search settled on, or `BASE` before that. A study that has begun keeps what it started from.
@@ -16,14 +17,17 @@ import torch
 
 from tokenphormer.benchmark.grid import STUDY as MAIN
 from tokenphormer.benchmark.grid import Plan, only_writer, work_off
-from tokenphormer.benchmark.methods import current_rows, entry
+from tokenphormer.benchmark.methods import COMPILE, complete, current_rows, entry
 from tokenphormer.benchmark.rows import Row, read_rows, row_key
 from tokenphormer.benchmark.running import Job, dataset, split_of, values_tuple
 from tokenphormer.benchmark.search import best_values
 from tokenphormer.benchmark.sgpm_study import Pretraining, pretrain_for_study
 from tokenphormer.errors import InputError
+from tokenphormer.graph import Split
 from tokenphormer.sgpm import SGPMSettings
 from tokenphormer.sgpm.pretrained import VECTOR_KINDS
+from tokenphormer.training.presets import config_for
+from tokenphormer.training.settings import Config
 
 ABLATION: dict[str, dict[str, object]] = {
     "all tokens": {},
@@ -40,7 +44,17 @@ WALK_TOKENS = tuple(range(10, 150, 10))
 """Numbers of walk-tokens in the paper's figure."""
 DIAMETER = {"cora": 19, "citeseer": 28, "flickr": 4, "photo": 11, "dblp": 34, "pubmed": 18}
 """Where NAGphormer's steps of one hop end, as the paper prints it; then ten at a time, to 140."""
-STUDIES = ("ablation", "tokens", "sgpm", "inputs")
+ADDITIONS: dict[str, dict[str, object]] = {
+    "without activated rows": {"row_activation": False},
+    "without scores passed on": {"score_hops": 0},
+    "without edges left out": {"score_dropout": 0.0},
+    "without dropout of features": {"feature_dropout": 0.0},
+    "without agreement": {"consistency": 0.0},
+    "without fresh walks": {"fresh_walks": False},
+    "without smoothed labels": {"label_smoothing": 0.0},
+}
+"""What Tokenphormer+ adds to the paper's model, each taken away. What its settings on a dataset lack is not run."""
+STUDIES = ("ablation", "tokens", "sgpm", "inputs", "additions", "defaults")
 INPUTS = ("tokens", "positions", "features", "centrality")
 """The parts of SGPM's input, each of which can be left out."""
 BASE: dict[str, object] = {
@@ -66,6 +80,8 @@ class Variant:
     """Where it stands in a figure: its number of tokens."""
     left_out: str = ""
     """Which part of its SGPM's input is left out."""
+    default: str = ""
+    """`cpu` or `cuda`: its values are those that `train` would take there. `main`: its runs are the main study's."""
 
     def study(self, study: str) -> str:
         """What its rows have for `study`."""
@@ -97,6 +113,16 @@ def variants(study: str, dataset: str, with_sgpm: bool) -> list[Variant]:
             return []
         parts = [Variant(f"without {part}", "tokenphormer", {}, "contextual", left_out=part) for part in INPUTS]
         return [Variant("all inputs", "tokenphormer", {}, "contextual"), *parts]
+    if study == "additions":
+        return [Variant("all of it", "tokenphormer+", {})] + [
+            Variant(name, "tokenphormer+", values) for name, values in ADDITIONS.items()
+        ]
+    if study == "defaults":
+        return [
+            Variant("tuned", "tokenphormer+", {}, default="main"),
+            Variant("without settings, on a CPU", "tokenphormer+", {}, default="cpu"),
+            Variant("without settings, on a GPU", "tokenphormer+", {}, default="cuda"),
+        ]
     raise InputError(f"--study {study}: expected {', '.join((MAIN, *STUDIES[:-1]))} or {STUDIES[-1]}")
 
 
@@ -105,20 +131,41 @@ def start_values(rows: list[Row], study: str, model: str, dataset: str, protocol
     here = current_rows(
         row for row in rows if (row["model"], row["dataset"], row.get("protocol")) == (model, dataset, protocol)
     )
-    # In an ablation, what a variant leaves out cannot be told from its row.
-    prefix = f"{study}: all tokens" if study == "ablation" else f"{study}: "
+    # Where something is left out, what it was cannot be told from the row.
+    whole = {"ablation": "all tokens", "additions": "all of it"}
+    prefix = f"{study}: {whole.get(study, '')}"
     own = [row for row in here if row["kind"] == "final" and str(row["study"]).startswith(prefix)]
     if own:
         config = min(own, key=lambda row: (row.get("time", 0.0), row["config_hash"]))["config"]
         return {key: value for key, value in config.items() if entry(model).defaults.get(key, object()) != value}
     trials = [row for row in here if (row["kind"], row["study"]) == ("trial", MAIN)]
-    found = best_values(trials, len(trials))
+    found = best_values(trials, 1 + max((int(row["trial"]) for row in trials), default=0))
     if found is not None:
         return found
     return dict(BASE) if model == "tokenphormer" else {}
 
 
-def jobs_of(study: str, plan: Plan, rows: list[Row], pretrainings: Sequence[Pretraining] = ()) -> list[Job]:
+def default_values(name: str, split: Split, device: str) -> dict[str, Any]:
+    """What turns Tokenphormer+'s defaults into what `train` takes for a dataset if it is given no settings."""
+    method, plain = entry("tokenphormer+"), Config()
+    taken = config_for(dataset(name), split, torch.device(device)).replace(COMPILE)
+    values = {key: getattr(taken, key) for key in Config.__dataclass_fields__ if key != "seed"}
+    differs = {key: value for key, value in values.items() if value != getattr(plain, key) or key in method.defaults}
+    return {key: value for key, value in differs.items() if method.defaults.get(key, object()) != value}
+
+
+def _config(values: dict[str, Any]) -> Config:
+    """All settings of a run of Tokenphormer+."""
+    return Config().replace(complete(entry("tokenphormer+"), values))
+
+
+def jobs_of(
+    study: str,
+    plan: Plan,
+    rows: list[Row],
+    pretrainings: Sequence[Pretraining] = (),
+    device: torch.device | None = None,
+) -> list[Job]:
     """Every run of a study, the first split of all variants first."""
     of = {(each.dataset, each.left_out): each for each in pretrainings}
     with_sgpm = {each.dataset for each in pretrainings}
@@ -131,7 +178,16 @@ def jobs_of(study: str, plan: Plan, rows: list[Row], pretrainings: Sequence[Pret
     for split in range(plan.splits):
         for name in plan.datasets:
             for variant in variants(study, name, name in with_sgpm):
-                values = starts[variant.model, name] | variant.values
+                start = starts[variant.model, name]
+                if variant.default:
+                    if variant.default not in ("cpu", "cpu" if device is None else device.type):
+                        continue  # what is meant for GPUs takes one
+                    start = default_values(
+                        name, split_of(dataset(name), plan.protocol_of(name), split), variant.default
+                    )
+                values = start | variant.values
+                if study == "additions" and variant.values and _config(values) == _config(start):
+                    continue
                 sgpm = of[name, variant.left_out].token(variant.sgpm) if variant.sgpm else ""
                 jobs.append(
                     Job(
@@ -191,11 +247,12 @@ def run_study(
         else []
     )
     path, elsewhere = out / "rows.jsonl", read_rows(merge, say)
-    jobs_of(study, plan, elsewhere, pretrainings)  # refuses a study that there is not, before a file is made
+    jobs_of(study, plan, elsewhere, pretrainings, device)  # refuses a study that there is not, before a file is made
     with only_writer(path):
         known = [*read_rows([path], say), *elsewhere]
         done = {row_key(row) for row in known}
-        missing = [job for job in jobs_of(study, plan, known, pretrainings) if row_key(job.row()) not in done]
+        jobs = jobs_of(study, plan, known, pretrainings, device)
+        missing = [job for job in jobs if row_key(job.row()) not in done]
         asked = {job.sgpm.partition("|")[0] for job in missing if job.sgpm}
         needed: list[Any] = [each for each in pretrainings if not each.done and asked & each.files]
         added = work_off([Jobs(needed)], path, device, workers=workers, minutes=minutes, do=pretrain_for_study, say=say)
