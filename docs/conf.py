@@ -32,6 +32,10 @@ html_css_files = ["site.css"]
 ELSEWHERE = {
     "../experiments/tables/main.md": "repository/table.md",
     "../experiments/tables/sgpm.md": "repository/sgpm-table.md",
+    "../experiments/tables/inputs.md": "repository/inputs-table.md",
+    "../experiments/tables/ablation.md": "repository/ablation-table.md",
+    "../experiments/tables/additions.md": "repository/additions-table.md",
+    "../experiments/tables/defaults.md": "repository/defaults-table.md",
     "../experiments/LOG.md": "repository/log.md",
     "../src/tokenphormer/walks/README.md": "repository/walk-contract.md",
     "../CONTRIBUTING.md": "repository/contributing.md",
