@@ -244,6 +244,16 @@ def test_it_starts_from_what_the_search_settled_on() -> None:
     assert start_values(old, *here) == BASE
 
 
+def test_it_starts_from_what_the_main_table_shows() -> None:
+    """A method that has gone on searching alone has no more trials in the table than the others, and none here."""
+    rows = [trial(n, model="tokenphormer", val_accuracy=n / 10, values={"dropout": (n + 1) / 10}) for n in range(3)]
+    rows += [trial(n, model="mlp", val_accuracy=0.5) for n in range(2)]
+    here = ("ablation", "tokenphormer", "cora", "stratified")
+    assert start_values(rows, *here) == {"dropout": 0.3}, "nothing is in the table yet"
+    rows += [make_row(model=name, dataset="cora", kind="final") for name in ("mlp", "tokenphormer")]
+    assert start_values(rows, *here) == {"dropout": 0.2}
+
+
 @pytest.mark.parametrize("name", ["ablation", "tokens", "sgpm"])
 def test_a_study_that_has_begun_keeps_its_start(study: Run, name: str, tmp_path: Path) -> None:
     """A search that went on meanwhile has found something better; the study's rows must stay comparable."""

@@ -22,6 +22,7 @@ from tokenphormer.benchmark.rows import Row, read_rows, row_key
 from tokenphormer.benchmark.running import Job, dataset, split_of, values_tuple
 from tokenphormer.benchmark.search import best_values
 from tokenphormer.benchmark.sgpm_study import Pretraining, pretrain_for_study
+from tokenphormer.benchmark.tables import common_budget
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Split
 from tokenphormer.sgpm import SGPMSettings
@@ -139,7 +140,11 @@ def start_values(rows: list[Row], study: str, model: str, dataset: str, protocol
         config = min(own, key=lambda row: (row.get("time", 0.0), row["config_hash"]))["config"]
         return {key: value for key, value in config.items() if entry(model).defaults.get(key, object()) != value}
     trials = [row for row in here if (row["kind"], row["study"]) == ("trial", MAIN)]
-    found = best_values(trials, 1 + max((int(row["trial"]) for row in trials), default=0))
+    main = [row for row in rows if (row["study"], row["dataset"], row.get("protocol")) == (MAIN, dataset, protocol)]
+    # As many trials as the main table counts; before it has any cell, all of them.
+    found = best_values(
+        trials, common_budget(current_rows(main)) or 1 + max((int(r["trial"]) for r in trials), default=0)
+    )
     if found is not None:
         return found
     return dict(BASE) if model == "tokenphormer" else {}
