@@ -143,7 +143,7 @@ def test_a_study_with_an_sgpm(here: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--study", "albation"), "--study albation: expected main, ablation, tokens, sgpm or inputs"),
+        (("--study", "albation"), "--study albation: expected main, ablation, tokens, sgpm, inputs, additions or"),
         (("--study", "ablation", "--models", "gcn"), "--models, --budget: the study 'ablation' has methods of its own"),
         (("--study", "tokens", "--budget", 3), "--models, --budget: the study 'tokens' has methods of its own"),
         (("--study", "tokens", "--vectors", "kept"), "--vectors, --set: are about SGPMs; say --sgpm too"),
