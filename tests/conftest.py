@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -18,6 +19,10 @@ if not torch.cuda.is_available():
 
 # The tests' tensors are small: threads would only wait for each other, and for those of the other workers.
 torch.set_num_threads(1)
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and all programs that they start with them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Nothing a test builds lands in the user's own cache; one folder a test run, so that datasets are built once.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tokenphormer-cache-")
