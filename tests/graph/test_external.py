@@ -21,6 +21,7 @@ from tokenphormer.graph.disk import open_graph
 from tokenphormer.graph.disk_writer import GraphWriter, new_folder
 from tokenphormer.graph.edge_sort import BYTES_A_WEIGHTED_ENTRY, BYTES_AN_ENTRY, EdgeSorter
 from tokenphormer.graph.external import convert, parse_memory
+from tokenphormer.graph.feature_file import _plain_member
 
 NODES = "id,label,split,size,old\na,cat,train,1,true\nb,dog,val,2.5,False\nc,cat,test,-3e2,TRUE\nd,,, 4 ,false\n"
 EDGES = "source,target\na,b\nb,c\nc,d\n"
@@ -362,3 +363,15 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, most: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == [folder]
     assert same(read_folder(folder), converted(folder))
+
+
+def test_features_in_an_archive_that_python_cannot_unpack(tmp_path: Path) -> None:
+    """Compression it does not know is left to the reader of whole files, which says what is wrong."""
+    path = tmp_path / "features.npz"
+    np.savez(path, x=np.ones((3, 2)))
+    assert _plain_member(path, 3) == ("x.npy", np.dtype(np.float64), 2)
+    raw = bytearray(path.read_bytes())
+    directory = raw.index(b"PK\x01\x02")
+    raw[8:10] = raw[directory + 10 : directory + 12] = (97).to_bytes(2, "little")
+    path.write_bytes(raw)
+    assert _plain_member(path, 3) is None

@@ -20,7 +20,7 @@ from tokenphormer.graph import Graph
 from tokenphormer.hashing import mix64, mix64_array
 from tokenphormer.walks import KINDS, Kind, sample_walks
 from tokenphormer.walks.reference import Walker, integer_weights
-from tokenphormer.walks.sampling import Backend
+from tokenphormer.walks.sampling import Backend, check_device
 
 FAST: tuple[Backend, ...] = ("numba", "portable")
 
@@ -259,3 +259,9 @@ def test_seeds_of_any_size_are_taken_modulo_two_to_the_64() -> None:
     for seed in (-1, 2**64 - 1):
         walks = sample_walks(graph, "uniform", 2, 3, seed=seed).numpy()
         np.testing.assert_array_equal(walks, sample_walks(graph, "uniform", 2, 3, seed=2**64 - 1).numpy())
+
+
+def test_a_device_that_torch_was_not_built_for_is_told_in_a_line() -> None:
+    with pytest.raises(ResourceError, match="'vulkan', but torch cannot use it here") as told:
+        check_device("vulkan")
+    assert len(str(told.value)) < 300

@@ -266,8 +266,8 @@ def check_device(device: str | torch.device) -> torch.device:
         raise InputError(f"device: {device!r}; expected 'cpu', 'cuda' or 'cuda:0' and so on") from error
     try:
         torch.empty(0, device=where)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0].partition(". ")[0]  # torch may add all that it could use instead
         raise ResourceError(f"device: {device!r}, but torch cannot use it here ({reason}); use 'cpu'") from error
     return where
 
