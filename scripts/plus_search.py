@@ -110,7 +110,31 @@ SCORES: dict[str, tuple[object, ...]] = {
     "final_norm": (False, True),
 }
 """For graphs whose neighbours are alike: scores that go far."""
-SPACES = {"plus-search": FIRST, "plus-search-2": SECOND, "plus-unlike": UNLIKE, "plus-scores": SCORES}
+UNLIKE_L2: dict[str, tuple[object, ...]] = UNLIKE | {
+    "num_walks": (0, 0, 4),
+    "num_hops": (0, 0, 0, 1, 2),
+    "decay_updates": (300, 1000),
+    "weight_decay": (0.0, 0.1),
+    "l2": (5e-4, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2),
+}
+SCORES_L2: dict[str, tuple[object, ...]] = SCORES | {
+    "num_walks": (0, 4),
+    "feature_dropout": (0.0, 0.3, 0.5, 0.7),
+    "decay_updates": (300, 1000),
+    "weight_decay": (0.0, 1e-2),
+    "l2": (5e-4, 2e-3, 5e-3, 1e-2, 2e-2),
+    "row_activation": (False, True),
+    "score_dropout": (0.0, 0.3, 0.5, 0.7),
+}
+"""The same two with Adam's own decay, which lets weights of rare words go."""
+SPACES = {
+    "plus-search": FIRST,
+    "plus-search-2": SECOND,
+    "plus-unlike": UNLIKE,
+    "plus-scores": SCORES,
+    "plus-unlike-l2": UNLIKE_L2,
+    "plus-scores-l2": SCORES_L2,
+}
 
 
 def values_of(study: str, number: int) -> dict[str, Any]:

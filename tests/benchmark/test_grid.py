@@ -21,6 +21,7 @@ from tests.benchmark.fakes import CPU, Inline, fake_run, make_row, trial, use
 from tests.test_cli import Cli, cli
 from tokenphormer.benchmark import grid
 from tokenphormer.benchmark.grid import Plan, fill, only_writer, usual_protocol
+from tokenphormer.benchmark.methods import FIRST_TRIALS
 from tokenphormer.benchmark.rows import Row, append_row, read_rows, row_key
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job
 from tokenphormer.benchmark.search import best_trial
@@ -459,7 +460,7 @@ def test_rows_made_by_hand_are_like_those_of_runs(tiny_datasets: Graph) -> None:
 def test_trials_on_several_splits(tmp_path: Path, tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every trial has the same values on all of them, the mean decides, and what one split gave is used again."""
     use(monkeypatch, Inline(random.Random(1)), fake_run)
-    one, three = (Plan(("mlp", "tokenphormer+"), ("cora",), 2, 9, splits) for splits in (1, 3))
+    one, three = (Plan(("mlp", "tokenphormer+"), ("cora",), 2, FIRST_TRIALS, splits) for splits in (1, 3))
     fill(one, tmp_path, CPU, workers=4)
     before = read_rows([tmp_path])
     fill(three, tmp_path, CPU, workers=4)
@@ -468,15 +469,15 @@ def test_trials_on_several_splits(tmp_path: Path, tiny_datasets: Graph, monkeypa
     for model in three.models:
         mine = [row for row in rows if row["model"] == model]
         tried = {(row["trial"], row["split"]): row for row in mine if row["kind"] == "trial"}
-        assert set(tried) == {(number, split) for number in range(9) for split in (100, 101, 102)}
+        assert set(tried) == {(number, split) for number in range(FIRST_TRIALS) for split in (100, 101, 102)}
         means = {}
-        for number in range(9):
+        for number in range(FIRST_TRIALS):
             here = [tried[number, split] for split in (100, 101, 102)]
             assert len({row["config_hash"] for row in here}) == 1
             means[here[0]["config_hash"]] = sum(row["val_accuracy"] for row in here) / 3
         best = max(means, key=means.__getitem__)
         assert {row["split"] for row in mine if row["kind"] == "final" and row["config_hash"] == best} == {0, 1}
-        assert best_trial([row for row in mine if row["kind"] == "trial"], 9, 3)["config_hash"] == best
+        assert best_trial([row for row in mine if row["kind"] == "trial"], FIRST_TRIALS, 3)["config_hash"] == best
     assert fill(three, tmp_path, CPU) == 0
     again = tmp_path / "again"
     fill(three, again, CPU, workers=1)

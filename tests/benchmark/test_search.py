@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 
 from tests.benchmark.fakes import fake_run, make_row, trial
-from tokenphormer.benchmark.methods import COMPILE, METHODS, STOPPING, complete, entry
+from tokenphormer.benchmark.methods import COMPILE, FEATURELESS, FIRST_TRIALS, METHODS, STOPPING, complete, entry
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.benchmark.running import Job, values_tuple
-from tokenphormer.benchmark.search import RANDOM_TRIALS, Search, best_trial, best_values, trials_by_number
+from tokenphormer.benchmark.search import (
+    L2_TRIALS,
+    RANDOM_TRIALS,
+    Search,
+    best_trial,
+    best_values,
+    trials_by_number,
+    values_of,
+)
 from tokenphormer.errors import InputError
 from tokenphormer.training.presets import RECIPES
 from tokenphormer.training.settings import Config
@@ -44,17 +52,38 @@ def test_the_first_trial_is_the_defaults_and_the_others_lie_in_the_space(model: 
     for number in range(1, starts + 1):
         assert search.ask(number) == entry(model).starts[number - 1]
         assert search.independent(number)
-    for number in (starts + 1, starts + 2):
+    for number in (starts + 1, starts + 2, FIRST_TRIALS + len(L2_TRIALS)):
         assert not search.independent(number)
         values = search.ask(number)
-        assert values.keys() == entry(model).space.keys()
-        assert all(values[key] in choices for key, choices in entry(model).space.items())
+        space = {key: choices for key, choices in entry(model).space.items() if key != "l2" or number >= FIRST_TRIALS}
+        assert values.keys() == space.keys()
+        assert all(values[key] in choices for key, choices in space.items())
+
+
+@pytest.mark.parametrize("model", METHODS)
+def test_l2_is_tried_on_the_best_of_the_first_trials(model: str) -> None:
+    rows = searched(model, FIRST_TRIALS)
+    rows = [row | {"val_accuracy": 0.9 if row["trial"] == 3 else 0.1} for row in rows]
+    for place, l2 in enumerate(L2_TRIALS):
+        asked = Search(model, "cora", rows).ask(FIRST_TRIALS + place)
+        if model in FEATURELESS:
+            assert asked.keys() == entry(model).space.keys()
+        else:
+            assert asked == values_of(rows[3]) | {"l2": l2}
+            rows.append(finished(model, FIRST_TRIALS + place, asked, val_accuracy=0.95))
+    assert all("l2" not in row["config"] for row in rows[:FIRST_TRIALS])
+
+
+def test_a_search_knows_that_the_first_trials_had_no_l2() -> None:
+    search, rows = Search("mlp", "cora", []), searched("mlp", FIRST_TRIALS)
+    inside = [search._places(row["config"]) for row in rows[1:]]
+    assert all(places is not None and places["l2"] == 0 for places in inside)
 
 
 def test_the_starts_of_tokenphormer_plus_are_its_recipes() -> None:
     method = entry("tokenphormer+")
     found = [complete(method, values) for values in ({}, *method.starts)]
-    for values, recipe in zip(found, RECIPES.values(), strict=True):
+    for values, recipe in zip(found, list(RECIPES.values())[:FIRST_TRIALS], strict=True):
         given = Config().replace({key: value for key, value in values.items() if key not in STOPPING | COMPILE})
         assert given == Config().replace({key: value for key, value in recipe.items() if key not in STOPPING | COMPILE})
 

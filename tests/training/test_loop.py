@@ -141,6 +141,24 @@ def test_an_update_is_that_of_plain_torch(
     assert [len(nodes) for nodes in method.seen] == {1000: [16], 16: [16], 5: [4] * 4, 1: [1] * 16}[micro_batch]
 
 
+@pytest.mark.parametrize("clip", [0.0, 0.01])
+def test_l2_is_adams_own_decay(clip: float) -> None:
+    method = LinearMethod(1000)
+    plain = copy.deepcopy(method.module)
+    optimiser = torch.optim.Adam(plain.parameters(), weight_decay=0.2)
+    trainer = linear_trainer(method, max_epochs=1, weight_decay=0.0, l2=0.2, gradient_clip=clip)
+    for update in (1, 2, 3):
+        optimiser.param_groups[0]["lr"] = learning_rate(update, linear_settings())
+        optimiser.zero_grad()
+        F.cross_entropy(plain(method.x[:16]), CLASSES[:16]).backward()  # type: ignore[no-untyped-call]
+        if clip:
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), clip)
+        optimiser.step()
+        trainer._update(trainer._pieces("train", torch.arange(16)))
+    for ours, theirs in zip(method.module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
 def test_options_of_the_loss_change_it() -> None:
     """The comparison above would be empty if the plain side ignored an option as well."""
     options = [{}, {"label_smoothing": 0.3}, {"class_weights": "balanced"}, {"gradient_clip": 0.01}]

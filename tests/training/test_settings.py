@@ -185,6 +185,7 @@ BOUNDS: dict[str, tuple[list[object], list[object]]] = {
     "decay_updates": ([400], [399]),  # 400 is the default of warmup_updates
     "decay_power": ([0], [-1e-9, float("inf"), float("nan")]),
     "weight_decay": ([0], [-1e-9, float("inf"), float("nan")]),
+    "l2": ([0], [-1e-9, float("inf"), float("nan")]),
     "batch_size": ([1], [0]),
     "max_epochs": ([1], [0]),
     "patience": ([1], [0]),

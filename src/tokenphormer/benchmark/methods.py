@@ -30,7 +30,13 @@ STOPPING: dict[str, object] = {"max_epochs": 500, "patience": 50}
 PREPROCESSING: dict[str, tuple[object, ...]] = {"normalise_features": (False, True)}
 """The one choice there is about the features before a method gets them; every search has it."""
 FEATURELESS = ("label_propagation",)
-"""Methods that read no features."""
+"""Methods that read no features and have no weights."""
+REGULARISATION: dict[str, tuple[object, ...]] = {"l2": (0.0, 5e-4, 5e-3, 2e-2)}
+"""Adam's decay. What most originals call weight decay is this one; `weight_decay` here is AdamW's."""
+SHARED = PREPROCESSING | REGULARISATION
+"""What every search may choose."""
+FIRST_TRIALS = 6
+"""Trials of a search without `l2`: the method's defaults, what it wants tried first, and random points of its space."""
 COMPILE: dict[str, object] = {"compile": "no"}
 """Compiling takes longer than most of these trainings."""
 
@@ -48,7 +54,7 @@ PAPER_SPACE: dict[str, tuple[object, ...]] = {
     "learning_rate": (1e-3, 2e-3, 5e-3),
     "weight_decay": (1e-5, 1e-3, 1e-2, 1e-1),
     "decay_updates": (300, 1000),
-} | PREPROCESSING
+} | SHARED
 PLUS_SPACE: dict[str, tuple[object, ...]] = {
     "hidden_channels": (64, 128, 256),
     "num_heads": (1, 4, 8),
@@ -71,7 +77,7 @@ PLUS_SPACE: dict[str, tuple[object, ...]] = {
     "score_learned": (False, True),
     "fresh_walks": (False, True),
     "label_smoothing": (0.0, 0.1),
-} | PREPROCESSING
+} | SHARED
 """What Tokenphormer+ adds to the paper's model is among these; docs/benchmark.md names each."""
 START: dict[str, object] = {"num_walks": 30, "hidden_channels": 128, "warmup_updates": 20, "decay_updates": 300}
 
@@ -104,12 +110,12 @@ def entry(name: str) -> Entry:
     if name == "tokenphormer":
         found = Entry(name, "Tokenphormer", paper, START | STOPPING | COMPILE, PAPER_SPACE)
     elif name == "tokenphormer+":
-        first, *others = (recipe | STOPPING | COMPILE for recipe in RECIPES.values())
+        first, *others = (recipe | STOPPING | COMPILE for recipe in list(RECIPES.values())[:FIRST_TRIALS])
         starts = tuple(_changes(first, recipe) for recipe in others)
         found = Entry(name, "Tokenphormer+", paper, first, PLUS_SPACE, starts)
     elif name in BASELINES:
         cls = load_baseline(name)
-        shared = {} if name in FEATURELESS else PREPROCESSING
+        shared = {} if name in FEATURELESS else SHARED
         defaults = FULL_GRAPH_TRAINING | dict(cls.schedule) | STOPPING
         found = Entry(name, cls.title, cls.paper, defaults, dict(cls.space) | shared)
     else:

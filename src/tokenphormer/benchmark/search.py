@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from tokenphormer.benchmark.methods import entry
+from tokenphormer.benchmark.methods import FIRST_TRIALS, entry
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.benchmark.running import SEARCH_SPLITS
 from tokenphormer.errors import InputError
+
+L2_TRIALS = (2e-2, 5e-4, 5e-3)
+"""What `l2` is in the next trials, whose other values are those of the best before them."""
 
 RANDOM_TRIALS = 8
 """Trials inside the space that are drawn at random before the search begins to learn from them."""
@@ -43,9 +46,13 @@ class Search:
         self._rows, self._splits = list(rows), splits
 
     def ask(self, trial: int) -> dict[str, Any]:
-        """The values of a trial, given those before it; the first ones are the method's defaults and its starts."""
+        """The values of a trial, given those before it: defaults, starts, random points, `l2` on the best, then TPE."""
         if trial <= len(self.starts):
             return dict(self.starts[trial - 1]) if trial else {}
+        if "l2" in self.space and FIRST_TRIALS <= trial < FIRST_TRIALS + len(L2_TRIALS):
+            best = best_values(self._rows, FIRST_TRIALS, self._splits)
+            if best is not None:
+                return best | {"l2": L2_TRIALS[trial - FIRST_TRIALS]}
         seed = int.from_bytes(hashlib.sha256(f"{self._name} {trial}".encode()).digest()[:4], "little")
         sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS, multivariate=True)
         study = self._optuna.create_study(direction="maximize", sampler=sampler)
@@ -61,7 +68,8 @@ class Search:
             params = study.ask(self._distributions).params
             if params not in tried:
                 break
-        return {key: choices[params[key]] for key, choices in self.space.items()}
+        values = {key: choices[params[key]] for key, choices in self.space.items()}
+        return values if trial >= FIRST_TRIALS else {key: value for key, value in values.items() if key != "l2"}
 
     def independent(self, trial: int) -> bool:
         """Whether the values of a trial are the same whatever the others give, so that it need not wait for them."""
@@ -76,7 +84,8 @@ class Search:
         places = {}
         for key, choices in self.space.items():
             plain = [list(c) if isinstance(c, tuple) else c for c in choices]
-            value = list(config[key]) if isinstance(config.get(key), tuple) else config.get(key)
+            value = config.get(key, 0.0 if key == "l2" else None)  # the first trials name no `l2`
+            value = list(value) if isinstance(value, tuple) else value
             if value not in plain:
                 return None
             places[key] = plain.index(value)

@@ -26,7 +26,9 @@ class TrainingSettings:
     decay_power: float = 1.0
     """Shape of the decay; 1 is a line."""
     weight_decay: float = 1e-5
-    """AdamW's: how strongly weights are drawn to zero."""
+    """AdamW's: how strongly weights are drawn to zero, all at the same rate."""
+    l2: float = 0.0
+    """Adam's: so much of each weight is added to its gradient, and weights that the loss hardly needs go to zero."""
     batch_size: int = 2000
     """Training nodes to one update; memory does not limit it, since a batch is worked off in pieces."""
     max_epochs: int = 2000
@@ -57,7 +59,7 @@ class TrainingSettings:
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise InputError(f"{name}: {getattr(self, name)!r}; expected at least {least}")
-        for name in ("learning_rate", "end_learning_rate", "weight_decay", "gradient_clip", "decay_power"):
+        for name in ("learning_rate", "end_learning_rate", "weight_decay", "l2", "gradient_clip", "decay_power"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InputError(f"{name}: {getattr(self, name)!r}; expected a number of at least 0")
         if self.decay_updates < self.warmup_updates:
