@@ -52,7 +52,7 @@ def test_the_first_trial_is_the_defaults_and_the_others_lie_in_the_space(model: 
     for number in range(1, starts + 1):
         assert search.ask(number) == entry(model).starts[number - 1]
         assert search.independent(number)
-    for number in (starts + 1, starts + 2, FIRST_TRIALS + len(L2_TRIALS)):
+    for number in (starts + 1, starts + 2, max(starts + 3, FIRST_TRIALS + len(L2_TRIALS))):
         assert not search.independent(number)
         values = search.ask(number)
         space = {key: choices for key, choices in entry(model).space.items() if key != "l2" or number >= FIRST_TRIALS}
@@ -60,7 +60,7 @@ def test_the_first_trial_is_the_defaults_and_the_others_lie_in_the_space(model: 
         assert all(values[key] in choices for key, choices in space.items())
 
 
-@pytest.mark.parametrize("model", METHODS)
+@pytest.mark.parametrize("model", [name for name in METHODS if name != "tokenphormer+"])  # its recipes have their own
 def test_l2_is_tried_on_the_best_of_the_first_trials(model: str) -> None:
     rows = searched(model, FIRST_TRIALS)
     rows = [row | {"val_accuracy": 0.9 if row["trial"] == 3 else 0.1} for row in rows]
@@ -83,7 +83,7 @@ def test_a_search_knows_that_the_first_trials_had_no_l2() -> None:
 def test_the_starts_of_tokenphormer_plus_are_its_recipes() -> None:
     method = entry("tokenphormer+")
     found = [complete(method, values) for values in ({}, *method.starts)]
-    for values, recipe in zip(found, list(RECIPES.values())[:FIRST_TRIALS], strict=True):
+    for values, recipe in zip(found, RECIPES.values(), strict=True):
         given = Config().replace({key: value for key, value in values.items() if key not in STOPPING | COMPILE})
         assert given == Config().replace({key: value for key, value in recipe.items() if key not in STOPPING | COMPILE})
 

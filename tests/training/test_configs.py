@@ -146,7 +146,7 @@ def test_neighbours_decide_on_the_recipe(alike: float, num_nodes: int, recipe: s
     assert found is not None
     assert found[0] == pytest.approx(2 * alike - 1, abs=0.08)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    small = "scores" if recipe == "many hops" else recipe
+    small = "agreeing" if recipe == "many hops" else recipe
     assert (recipe_for(graph, split.train, gpu), recipe_for(graph, split.train, cpu)) == (recipe, small)
     assert config_for(graph, split, gpu) == Config().replace(RECIPES[recipe])
     assert config_for(graph, split, cpu) == Config().replace(RECIPES[small] | CPU_SIZE)

@@ -110,7 +110,7 @@ def entry(name: str) -> Entry:
     if name == "tokenphormer":
         found = Entry(name, "Tokenphormer", paper, START | STOPPING | COMPILE, PAPER_SPACE)
     elif name == "tokenphormer+":
-        first, *others = (recipe | STOPPING | COMPILE for recipe in list(RECIPES.values())[:FIRST_TRIALS])
+        first, *others = (recipe | STOPPING | COMPILE for recipe in RECIPES.values())
         starts = tuple(_changes(first, recipe) for recipe in others)
         found = Entry(name, "Tokenphormer+", paper, first, PLUS_SPACE, starts)
     elif name in BASELINES:

@@ -38,7 +38,7 @@ SMALL: dict[str, object] = {
 
 # What Tokenphormer+ adds to the paper's model, in the settings that random searches on validation nodes found
 # (scripts/plus_search.py, experiments/rows/plus-*.jsonl, experiments/LOG.md): each is the best, or close to it, on some
-# datasets. Rows are activated in all of them.
+# datasets. Rows are activated in most of them.
 _PLUS: dict[str, object] = {
     "row_activation": True,
     "num_walks": 8,
@@ -49,6 +49,7 @@ _PLUS: dict[str, object] = {
     "max_epochs": 500,
     "patience": 50,
 }
+_PLUS_L2: dict[str, object] = _PLUS | {"decay_updates": 1000}  # Adam's decay takes its time
 RECIPES: dict[str, dict[str, object]] = {
     "alike": _PLUS  # neighbours are mostly of one class
     | {"hidden_channels": 128, "num_heads": 4, "num_hops": 2, "dropout": 0.5, "feature_dropout": 0.7}
@@ -58,33 +59,34 @@ RECIPES: dict[str, dict[str, object]] = {
     | {"hidden_channels": 128, "num_heads": 4, "num_hops": 10, "dropout": 0.5, "attention_dropout": 0.5}
     | {"feature_dropout": 0.3, "learning_rate": 1e-2, "weight_decay": 1e-3, "consistency": 0.5}
     | {"score_hops": 2, "score_teleport": 0.4},
-    "two layers": _PLUS
-    | {"hidden_channels": 64, "num_heads": 8, "num_layers": 2, "num_walks": 0, "num_hops": 2, "dropout": 0.5}
-    | {"attention_dropout": 0.5, "feature_dropout": 0.3, "learning_rate": 2e-3, "decay_updates": 600}
-    | {"weight_decay": 0.1, "consistency": 1.0},
-    "fresh walks": _PLUS
-    | {"hidden_channels": 64, "num_heads": 8, "walk_length": 2, "walk_ratios": (0.0, 0.0, 0.5, 0.5), "num_hops": 10}
-    | {"hop_normalisation": "row", "dropout": 0.7, "attention_dropout": 0.5, "feature_dropout": 0.3}
-    | {"learning_rate": 2e-3, "decay_updates": 600, "weight_decay": 1e-3, "consistency": 1.0, "fresh_walks": True},
-    "far scores": _PLUS  # most of it in what neighbours' scores say, and theirs
-    | {"hidden_channels": 64, "num_heads": 4, "num_walks": 0, "num_hops": 2, "attention_dropout": 0.0}
-    | {"dropout": 0.7, "feature_dropout": 0.7, "learning_rate": 5e-3, "weight_decay": 1e-2}
-    | {"score_hops": 10, "score_teleport": 0.1, "score_dropout": 0.7},
-    "own features": _PLUS  # no neighbour is read: there are few nodes to learn from, and their neighbours mislead
-    | {"hidden_channels": 64, "num_heads": 1, "num_walks": 0, "num_hops": 0, "attention_dropout": 0.0}
-    | {"dropout": 0.5, "feature_dropout": 0.5, "learning_rate": 1e-2, "weight_decay": 2.0, "label_smoothing": 0.3},
-    "near scores": _PLUS  # few neighbours: little is passed on, and as much as can be is left out in training
-    | {"hidden_channels": 128, "num_heads": 4, "num_walks": 0, "num_hops": 2, "attention_dropout": 0.0}
-    | {"dropout": 0.8, "feature_dropout": 0.8, "learning_rate": 2e-3, "weight_decay": 1e-2}
-    | {"score_hops": 10, "score_teleport": 0.5, "score_dropout": 0.8},
-    "scores": _PLUS  # the same with some walks, for CPUs
-    | {"hidden_channels": 64, "num_heads": 4, "num_walks": 4, "dropout": 0.5, "attention_dropout": 0.0}
-    | {"feature_dropout": 0.5, "learning_rate": 5e-3, "weight_decay": 1e-2}
-    | {"score_hops": 10, "score_teleport": 0.2, "score_dropout": 0.5},
-    "unlike": _PLUS  # neighbours are of other classes
-    | {"hidden_channels": 128, "num_walks": 16, "walk_length": 2, "num_hops": 2, "hop_normalisation": "row"}
-    | {"dropout": 0.7, "feature_dropout": 0.3, "learning_rate": 2e-3, "weight_decay": 1e-2, "label_smoothing": 0.0}
-    | {"fresh_walks": True},
+    "agreeing": _PLUS_L2  # two scorings are to agree, and most edges are left out while scores are passed on
+    | {"hidden_channels": 128, "num_heads": 4, "num_walks": 0, "num_hops": 1, "attention_dropout": 0.0}
+    | {"dropout": 0.7, "feature_dropout": 0.5, "learning_rate": 1e-2, "weight_decay": 1e-2, "l2": 5e-3}
+    | {"consistency": 0.5, "score_hops": 10, "score_teleport": 0.2, "score_dropout": 0.7, "final_norm": True},
+    "near scores": _PLUS_L2  # few neighbours: little is passed on, and as much as can be is left out in training
+    | {"hidden_channels": 128, "num_heads": 4, "num_walks": 0, "num_hops": 1, "attention_dropout": 0.0}
+    | {"dropout": 0.8, "feature_dropout": 0.7, "learning_rate": 5e-3, "weight_decay": 1e-2, "l2": 1e-2}
+    | {"consistency": 0.5, "score_hops": 10, "score_teleport": 0.5, "score_dropout": 0.7, "score_learned": True}
+    | {"label_smoothing": 0.2, "final_norm": True},
+    "deep scores": _PLUS_L2
+    | {"hidden_channels": 128, "num_heads": 4, "num_layers": 2, "num_walks": 0, "num_hops": 0, "dropout": 0.5}
+    | {"attention_dropout": 0.0, "feature_dropout": 0.3, "learning_rate": 1e-2, "decay_updates": 300}
+    | {"weight_decay": 1e-2, "l2": 2e-4, "score_hops": 10, "score_teleport": 0.2, "score_learned": True},
+    "deep hops": _PLUS_L2
+    | {"hidden_channels": 128, "num_heads": 4, "num_layers": 2, "num_walks": 0, "num_hops": 3, "dropout": 0.5}
+    | {"attention_dropout": 0.3, "feature_dropout": 0.5, "learning_rate": 5e-3, "weight_decay": 1e-2, "l2": 2e-4}
+    | {"final_norm": True},
+    "unlike": _PLUS_L2  # neighbours are of other classes
+    | {"row_activation": False, "hidden_channels": 128, "num_walks": 8, "num_hops": 1, "hop_normalisation": "row"}
+    | {"dropout": 0.3, "attention_dropout": 0.3, "feature_dropout": 0.3, "learning_rate": 1e-2}
+    | {"weight_decay": 0.5, "l2": 5e-2, "consistency": 0.5, "label_smoothing": 0.0, "fresh_walks": True},
+    "few nodes": _PLUS_L2
+    | {"row_activation": False, "hidden_channels": 64, "num_walks": 4, "num_hops": 0, "dropout": 0.3}
+    | {"attention_dropout": 0.3, "feature_dropout": 0.5, "learning_rate": 1e-2, "weight_decay": 0.1, "l2": 1e-2}
+    | {"fresh_walks": True, "final_norm": True},
+    "own features": _PLUS_L2  # no neighbour is read: there are few nodes to learn from, and their neighbours mislead
+    | {"hidden_channels": 64, "num_walks": 0, "num_hops": 0, "dropout": 0.7, "attention_dropout": 0.3}
+    | {"learning_rate": 5e-3, "weight_decay": 0.0, "l2": 5e-3, "label_smoothing": 0.3, "final_norm": True},
 }
 
 
@@ -126,7 +128,7 @@ def recipe_for(graph: Graph, nodes: NDArray[np.int64], device: torch.device) -> 
     if share >= 0.4:
         if graph.num_directed_edges < LOW_DEGREE * graph.num_nodes:
             return "near scores"
-        return "scores" if device.type == "cpu" else "many hops"
+        return "agreeing" if device.type == "cpu" else "many hops"
     if share - 2 * error >= 0.05:  # a few edges may be alike by luck
         return "alike"
     return "own features" if len(nodes) < FEW_NODES else "unlike"
