@@ -465,3 +465,11 @@ def test_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         assert_refused(cli("tune", *arguments, "--device", "cpu"), 2, message)
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert_refused(cli("tune", "debian", "--device", "cpu"), 2, "pip install 'tokenphormer[benchmark]'")
+
+
+def test_all_that_recipes_choose_can_be_searched() -> None:
+    """A trial changes the settings of the space alone, so what is missing there would be lost from a recipe."""
+    space = search_space(Config(), {})
+    for name, recipe in RECIPES.items():
+        chosen = {key for key, value in recipe.items() if value != getattr(Config(), key)}
+        assert chosen - {"max_epochs", "patience"} <= space.keys(), name

@@ -106,11 +106,11 @@ def test_the_sgpm_study(study: Run) -> None:
 
 def test_what_is_added_is_taken_away_where_it_is_there(study: Run, tmp_path: Path) -> None:
     """On Cora nothing is known of a search, so its defaults are taken apart; on Photo the settings that were found."""
-    found = {"consistency": 0.0, "feature_dropout": 0.0, "fresh_walks": True}
+    found = {"consistency": 0.0, "feature_dropout": 0.0, "fresh_walks": True, "l2": 5e-3}
     append_row(tmp_path / "main.jsonl", trial(20, model="tokenphormer+", dataset="photo", values=found))
     rows = study("additions", merge=(tmp_path / "main.jsonl",))
     names = {d: {r["study"].partition(": ")[2] for r in rows if r["dataset"] == d} for d in ("cora", "photo")}
-    assert names["cora"] == {"all of it", *ADDITIONS} - {"without fresh walks"}
+    assert names["cora"] == {"all of it", *ADDITIONS} - {"without fresh walks", "without Adam's decay"}
     assert names["photo"] == {"all of it", *ADDITIONS} - {"without agreement", "without dropout of features"}
     for row in rows:
         start = found if row["dataset"] == "photo" else {}
@@ -297,3 +297,16 @@ def test_each_input_left_out_has_an_sgpm_of_its_own(study: Run, tmp_path: Path) 
     assert {"inputs.md", "inputs.tex", "inputs.csv", "sgpm.md"} <= written
     assert "| cora | features |" in (tmp_path / "tables" / "sgpm.md").read_text(encoding="utf-8")
     assert study("inputs", sgpm=SGPM) == rows
+
+
+def test_studies_start_from_what_the_main_table_shows() -> None:
+    """On one split the first trial is the best, on both that all methods have had, the second."""
+    rows = [make_row(model=model) for model in ("gcn", "mlp")]
+    for model in ("gcn", "mlp"):
+        for number, accuracies in enumerate(([0.9, 0.1], [0.8, 0.8])):
+            for split, accuracy in zip((100, 101), accuracies, strict=True):
+                more: dict[str, Any] = {"split": split, "val_accuracy": accuracy, "values": {"dropout": 0.1 * number}}
+                rows.append(trial(number, model=model, **more))
+    assert start_values(rows, "additions", "mlp", "cora", "stratified") == {"dropout": 0.1}
+    one_split = [row for row in rows if row["split"] != 101]
+    assert start_values(one_split, "additions", "mlp", "cora", "stratified") == {"dropout": 0.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,23 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from numpy.typing import NDArray
+from scipy import sparse
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph, Split, make_split
 from tokenphormer.graph.datasets import DATASETS
 from tokenphormer.training import Config, presets
-from tokenphormer.training.presets import CONFIGS, CPU_SIZE, RECIPES, SMALL, alikeness, config_for, recipe_for
+from tokenphormer.training.presets import (
+    CONFIGS,
+    CPU_SIZE,
+    RECIPES,
+    SMALL,
+    alikeness,
+    config_for,
+    nonzero_share,
+    recipe_for,
+)
 
 # From the paper's "Experiment Details" and, where that is silent, the authors' code.
 COMMON: dict[str, Any] = {
@@ -128,28 +140,43 @@ def two_groups(alike: float, num_nodes: int = 400) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("alike", "num_nodes", "recipe"),
+    ("alike", "num_nodes", "words", "recipe", "on_cpu"),
     [
-        (0.95, 400, "many hops"),
-        (0.75, 400, "many hops"),
-        (0.95, 2200, "near scores"),
-        (0.6, 400, "alike"),
-        (0.5, 400, "own features"),
-        (0.1, 400, "own features"),
-        (0.1, 1900, "unlike"),
+        (0.95, 400, True, "agreeing", "agreeing"),
+        (0.75, 400, True, "agreeing", "agreeing"),
+        (0.95, 400, False, "many hops", "deep scores"),
+        (0.95, 1200, False, "deep scores", "deep scores"),
+        (0.95, 2200, True, "near scores", "near scores"),
+        (0.95, 2200, False, "near scores", "near scores"),
+        (0.6, 400, True, "alike", "alike"),
+        (0.5, 400, True, "own features", "own features"),
+        (0.1, 400, False, "own features", "own features"),
+        (0.1, 1900, True, "unlike", "unlike"),
     ],
 )
-def test_neighbours_decide_on_the_recipe(alike: float, num_nodes: int, recipe: str) -> None:
+def test_neighbours_and_features_decide_on_the_recipe(
+    alike: float, num_nodes: int, words: bool, recipe: str, on_cpu: str
+) -> None:
     graph = two_groups(alike, num_nodes)
+    if not words:
+        graph = dataclasses.replace(graph, x=np.ones((num_nodes, 4), np.float32))
     split = make_split(graph, "stratified", 0)
     found = alikeness(graph, split.train)
     assert found is not None
     assert found[0] == pytest.approx(2 * alike - 1, abs=0.08)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    small = "agreeing" if recipe == "many hops" else recipe
-    assert (recipe_for(graph, split.train, gpu), recipe_for(graph, split.train, cpu)) == (recipe, small)
+    assert (recipe_for(graph, split.train, gpu), recipe_for(graph, split.train, cpu)) == (recipe, on_cpu)
     assert config_for(graph, split, gpu) == Config().replace(RECIPES[recipe])
-    assert config_for(graph, split, cpu) == Config().replace(RECIPES[small] | CPU_SIZE)
+    assert config_for(graph, split, cpu) == Config().replace(RECIPES[on_cpu] | CPU_SIZE)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_the_share_of_features_that_are_not_zero(form: Callable[[NDArray[np.float32]], Any]) -> None:
+    x = np.zeros((10, 5), np.float32)
+    x[3, 1] = x[4, 4] = -1
+    graph = Graph.from_edges(np.array([[0], [1]]), 10, x=form(x), y=np.arange(10) % 2)
+    assert nonzero_share(graph) == pytest.approx(2 / 50)
+    assert nonzero_share(Graph.from_edges(np.array([[0], [1]]), 10)) == 1  # nothing to take for words
 
 
 def test_only_training_nodes_are_looked_at() -> None:

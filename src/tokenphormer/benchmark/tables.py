@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from tokenphormer.graph.datasets import DATASETS
 
 REFERENCES = ("tokenphormer", "tokenphormer+")
 """What every method is compared with, split by split."""
+MOST = 0.75
+"""Share of the methods run on a dataset that have had its budget; those that have not are marked."""
 Difference = tuple[float, float, float]
 """A mean and the ends of its 95 % interval."""
 
@@ -44,6 +47,8 @@ class CellResult:
     """Of the search that chose the settings."""
     search_splits: int = 1
     """Splits that each trial was judged on."""
+    short: str = ""
+    """How its search was smaller than that of most methods; empty if it was not."""
     differences: Mapping[str, Difference] = field(default_factory=dict)
     """For each reference, the mean paired difference to it on the splits both ran on, and its 95 % interval."""
     paper: tuple[float, float] | None = None
@@ -96,9 +101,10 @@ def cell_results(
 ) -> list[CellResult]:
     """Every cell of the main study. A method's finals are those of the best of its first `budget` trials.
 
-    The budget is the same for all methods of a dataset; by default the largest that all of them have had that were run.
-    Rows of one dataset on splits of different protocols are kept apart, rows of a method whose defaults have changed
-    since do not count, and all rows of a split must agree on its hash.
+    The budget is the same for all methods of a dataset; by default the largest that most of them have had that were
+    run. A method that has had less is judged by what it has had, and its cell says so. Rows of one dataset on splits of
+    different protocols are kept apart, rows of a method whose defaults have changed since do not count, and all rows of
+    a split must agree on its hash.
     """
     for method in methods:
         entry(method)
@@ -113,27 +119,34 @@ def cell_results(
             all_rows = [row for mine in rows_of.values() for row in mine]
             trials = budget or common_budget(all_rows)
             searched = common_search_splits(all_rows, trials)
-            finals = {method: _finals(rows_of[method], trials, searched) for method in methods}
+            searches = {method: _search_of(rows_of[method], trials, searched) for method in methods}
+            finals = {method: _finals(rows_of[method], *searches[method]) for method in methods}
             references = {name: _accuracies(finals[name]) for name in REFERENCES if name in finals}
             for method in methods:
-                cell = _cell(rows_of[method], finals[method], method, dataset, protocol, trials, references)
-                cell = replace(cell, search_splits=searched)
+                cell = _cell(
+                    rows_of[method], finals[method], method, dataset, protocol, searches[method][0], references
+                )
+                short = _shortfall(cell.trials, searches[method][1], trials, searched) if cell.n else ""
+                cell = replace(cell, search_splits=searches[method][1], short=short)
                 if not rows_of[method] and any(row["model"] == method for row in here):
                     cell = replace(cell, reason="its rows are of other defaults")
                 found.append(cell)
     return found
 
 
-def main_accuracies(rows: list[Row], dataset: str, method: str) -> dict[int, float]:
-    """What the main table's cell of a method and dataset is the mean of, by split, on the dataset's usual splits."""
+def main_search(rows: list[Row], dataset: str, protocol: str, method: str) -> tuple[list[Row], int, int]:
+    """A method's rows of the main study on a dataset, and the trials and splits that its cell in the table is of."""
     here = current_rows(
-        row
-        for row in rows
-        if (row["study"], row["dataset"], row.get("protocol")) == (STUDY, dataset, usual_protocol(dataset))
+        row for row in rows if (row["study"], row["dataset"], row.get("protocol")) == (STUDY, dataset, protocol)
     )
     trials = common_budget(here)
     mine = [row for row in here if row["model"] == method]
-    return _accuracies(_finals(mine, trials, common_search_splits(here, trials)))
+    return mine, *_search_of(mine, trials, common_search_splits(here, trials))
+
+
+def main_accuracies(rows: list[Row], dataset: str, method: str) -> dict[int, float]:
+    """What the main table's cell of a method and dataset is the mean of, by split, on the dataset's usual splits."""
+    return _accuracies(_finals(*main_search(rows, dataset, usual_protocol(dataset), method)))
 
 
 def check_splits(rows: list[Row]) -> None:
@@ -148,18 +161,37 @@ def check_splits(rows: list[Row]) -> None:
 
 
 def common_budget(rows: list[Row], splits: int = 1) -> int:
-    """How many trials on `splits` splits every method has had that has final rows, of the rows of one dataset."""
+    """How many trials on `splits` splits most methods have had that have final rows, of the rows of one dataset."""
     final = {row["model"] for row in rows if row["kind"] == "final"}
-    tried = {m: trials_by_number(_trials(row for row in rows if row["model"] == m), splits) for m in final}
-    return min((next(n for n in range(len(t) + 1) if n not in t) for t in tried.values()), default=0)
+    counts = sorted((_trials_had([row for row in rows if row["model"] == m], splits) for m in final), reverse=True)
+    return counts[math.ceil(MOST * len(counts)) - 1] if counts else 0
 
 
 def common_search_splits(rows: list[Row], budget: int) -> int:
-    """On how many splits every method has had each of its first `budget` trials; at least 1."""
+    """On how many splits most methods have had each of their first `budget` trials; at least 1."""
     splits = 1
     while budget and common_budget(rows, splits + 1) >= budget:
         splits += 1
     return splits
+
+
+def _trials_had(rows: list[Row], splits: int) -> int:
+    """How many trials on `splits` splits a method has had, from the first on without a gap."""
+    tried = trials_by_number(_trials(rows), splits)
+    return next(number for number in range(len(tried) + 1) if number not in tried)
+
+
+def _search_of(rows: list[Row], trials: int, splits: int) -> tuple[int, int]:
+    """The trials and splits that a method is judged by: those of most methods, or what it has had on one split."""
+    if _trials_had(rows, splits) >= trials:
+        return trials, splits
+    return min(trials, _trials_had(rows, 1)), 1
+
+
+def _shortfall(trials: int, splits: int, most_trials: int, most_splits: int) -> str:
+    """How a search was smaller than that of most methods."""
+    told = [f"{trials} trials"] if trials < most_trials else []
+    return ", ".join([*told, "judged on 1 split"] if splits < most_splits else told)
 
 
 def _trials(rows: Iterable[Row]) -> list[Row]:
@@ -235,7 +267,8 @@ def markdown(cells: list[CellResult]) -> str:
     lines = [
         "Test accuracy in percent, mean ± standard deviation over splits (their number in brackets unless it is 10).",
         "Every cell says whether it was *re-run* here, is *from the paper*, *did not run*, or was *not run yet*;",
-        "where the paper has a figure it stands beside ours in italics. The best that was re-run is bold.",
+        "where the paper has a figure it stands beside ours in italics. The best that was re-run is bold. Marked are",
+        "searches that were smaller than those of most methods.",
         "",
         *head,
     ]
@@ -262,7 +295,9 @@ def _text(cell: CellResult, best: float | None) -> str:
     spread = f" ± {cell.std:.2f}" if cell.std is not None else ""
     count = "" if cell.n == 10 else f" ({cell.n})"
     text = f"{cell.mean:.2f}{spread}"
-    ours = (f"**{text}**" if cell.mean == best else text) + f"{count} <sup>re-run</sup>"
+    ours = (
+        f"**{text}**" if cell.mean == best else text
+    ) + f"{count} <sup>{', '.join(filter(None, ('re-run', cell.short)))}</sup>"
     return "; ".join(part for part in (ours, paper) if part)
 
 
@@ -293,11 +328,13 @@ def notes(cells: list[CellResult]) -> list[str]:
     for column in columns:
         here = [cell for cell in cells if cell.column == column]
         ran = [cell for cell in here if cell.status == "re-run"]
-        trials = " or ".join(map(str, sorted({cell.trials for cell in ran})))
-        number = here[0].search_splits
+        full = [cell for cell in ran if not cell.short] or ran
+        trials = " or ".join(map(str, sorted({cell.trials for cell in full})))
+        number = max((cell.search_splits for cell in full), default=1)
         which = "a split that is not reported" if number == 1 else f"{number} splits that are not reported"
         searched = f"search of {trials} trials a method, on validation of {which}"
         lines.append(f"{column}: {here[0].protocol} splits; {searched if ran else 'nothing re-run yet'}")
+    lines += [f"{entry(c.method).title} on {c.column}: {c.short} alone" for c in cells if c.short]
     lines += [f"{entry(c.method).title} on {c.column}, {c.status}: {c.reason}" for c in cells if c.reason]
     return lines
 

@@ -22,7 +22,7 @@ from tokenphormer.benchmark.rows import Row, read_rows, row_key
 from tokenphormer.benchmark.running import Job, dataset, split_of, values_tuple
 from tokenphormer.benchmark.search import best_values
 from tokenphormer.benchmark.sgpm_study import Pretraining, pretrain_for_study
-from tokenphormer.benchmark.tables import common_budget
+from tokenphormer.benchmark.tables import main_search
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Split
 from tokenphormer.sgpm import SGPMSettings
@@ -53,6 +53,7 @@ ADDITIONS: dict[str, dict[str, object]] = {
     "without agreement": {"consistency": 0.0},
     "without fresh walks": {"fresh_walks": False},
     "without smoothed labels": {"label_smoothing": 0.0},
+    "without Adam's decay": {"l2": 0.0},
 }
 """What Tokenphormer+ adds to the paper's model, each taken away. What its settings on a dataset lack is not run."""
 STUDIES = ("ablation", "tokens", "sgpm", "inputs", "additions", "defaults")
@@ -139,12 +140,10 @@ def start_values(rows: list[Row], study: str, model: str, dataset: str, protocol
     if own:
         config = min(own, key=lambda row: (row.get("time", 0.0), row["config_hash"]))["config"]
         return {key: value for key, value in config.items() if entry(model).defaults.get(key, object()) != value}
-    trials = [row for row in here if (row["kind"], row["study"]) == ("trial", MAIN)]
-    main = [row for row in rows if (row["study"], row["dataset"], row.get("protocol")) == (MAIN, dataset, protocol)]
-    # As many trials as the main table counts; before it has any cell, all of them.
-    found = best_values(
-        trials, common_budget(current_rows(main)) or 1 + max((int(r["trial"]) for r in trials), default=0)
-    )
+    main, trials, splits = main_search(rows, dataset, protocol, model)
+    tried = [row for row in main if row["kind"] == "trial"]
+    # As the main table chooses; before it has any cell, the best of all trials.
+    found = best_values(tried, trials or 1 + max((int(row["trial"]) for row in tried), default=0), splits)
     if found is not None:
         return found
     return dict(BASE) if model == "tokenphormer" else {}

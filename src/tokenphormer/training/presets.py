@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import DATASETS, Graph, Split, make_split
@@ -98,8 +99,10 @@ FEW_EDGES = 20
 """Edges between training nodes below which nothing is said about their classes."""
 FEW_NODES = 1000
 """Training nodes below which neighbours of other classes mislead more than they tell."""
-LOW_DEGREE = 3.0
-"""Neighbours of a node, on average, below which scores are not passed on far."""
+LOW_DEGREE, HIGH_DEGREE = 3.0, 10.0
+"""Mean number of neighbours: below the first, scores are not passed on far; from the second on, hops say most."""
+FEW_WORDS = 0.05
+"""Share of features that are not 0, below which they are taken for words, most of them too rare to be learned."""
 
 
 def alikeness(graph: Graph, nodes: NDArray[np.int64]) -> tuple[float, float] | None:
@@ -122,13 +125,24 @@ def alikeness(graph: Graph, nodes: NDArray[np.int64]) -> tuple[float, float] | N
     return (same - chance) / (1 - chance), float(np.sqrt(same * (1 - same) / edges)) / (1 - chance)
 
 
+def nonzero_share(graph: Graph) -> float:
+    """The share of a graph's features that are not 0."""
+    if graph.x is None or not min(graph.x.shape):
+        return 1.0
+    nonzero = int(graph.x.count_nonzero() if sparse.issparse(graph.x) else np.count_nonzero(graph.x))
+    return nonzero / float(np.prod(graph.x.shape))
+
+
 def recipe_for(graph: Graph, nodes: NDArray[np.int64], device: torch.device) -> str:
     """The name of the recipe that suits a graph, by the classes of its training nodes, and the device."""
     share, error = alikeness(graph, nodes) or (1.0, 0.0)
     if share >= 0.4:
-        if graph.num_directed_edges < LOW_DEGREE * graph.num_nodes:
+        degree = graph.num_directed_edges / graph.num_nodes
+        if degree < LOW_DEGREE:
             return "near scores"
-        return "agreeing" if device.type == "cpu" else "many hops"
+        if nonzero_share(graph) < FEW_WORDS:
+            return "agreeing"
+        return "deep scores" if degree < HIGH_DEGREE or device.type == "cpu" else "many hops"
     if share - 2 * error >= 0.05:  # a few edges may be alike by luck
         return "alike"
     return "own features" if len(nodes) < FEW_NODES else "unlike"
