@@ -25,7 +25,7 @@ from tokenphormer.training.presets import (
     SMALL,
     alikeness,
     config_for,
-    nonzero_share,
+    reads_words,
     recipe_for,
 )
 
@@ -158,8 +158,9 @@ def test_neighbours_and_features_decide_on_the_recipe(
     alike: float, num_nodes: int, words: bool, recipe: str, on_cpu: str
 ) -> None:
     graph = two_groups(alike, num_nodes)
-    if not words:
-        graph = dataclasses.replace(graph, x=np.ones((num_nodes, 4), np.float32))
+    x = np.zeros((num_nodes, 100), np.float32)
+    x[:, : 4 if words else 50] = 1
+    graph = dataclasses.replace(graph, x=x)
     split = make_split(graph, "stratified", 0)
     found = alikeness(graph, split.train)
     assert found is not None
@@ -171,12 +172,18 @@ def test_neighbours_and_features_decide_on_the_recipe(
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
-def test_the_share_of_features_that_are_not_zero(form: Callable[[NDArray[np.float32]], Any]) -> None:
-    x = np.zeros((10, 5), np.float32)
-    x[3, 1] = x[4, 4] = -1
-    graph = Graph.from_edges(np.array([[0], [1]]), 10, x=form(x), y=np.arange(10) % 2)
-    assert nonzero_share(graph) == pytest.approx(2 / 50)
-    assert nonzero_share(Graph.from_edges(np.array([[0], [1]]), 10)) == 1  # nothing to take for words
+@pytest.mark.parametrize(
+    ("words", "of", "like_words"),
+    [(4, 100, True), (3, 100, False), (5, 100, False), (30, 1000, True), (30, 300, False)],
+)
+def test_which_features_are_like_words(
+    words: int, of: int, like_words: bool, form: Callable[[NDArray[np.float32]], Any]
+) -> None:
+    x = np.zeros((10, of), np.float32)
+    for node in range(10):
+        x[node, node : node + words] = -1
+    assert reads_words(Graph.from_edges(np.array([[0], [1]]), 10, x=form(x), y=np.arange(10) % 2)) == like_words
+    assert not reads_words(Graph.from_edges(np.array([[0], [1]]), 10))
 
 
 def test_only_training_nodes_are_looked_at() -> None:

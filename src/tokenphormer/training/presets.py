@@ -101,8 +101,9 @@ FEW_NODES = 1000
 """Training nodes below which neighbours of other classes mislead more than they tell."""
 LOW_DEGREE, HIGH_DEGREE = 3.0, 10.0
 """Mean number of neighbours: below the first, scores are not passed on far; from the second on, hops say most."""
-FEW_WORDS = 0.05
-"""Share of features that are not 0, below which they are taken for words, most of them too rare to be learned."""
+RARE_WORDS, ENOUGH_WORDS = 0.05, 4.0
+"""Features are taken for words, most of them too rare to be learned, if a smaller share of them is not 0; and so much
+is left out in training only if a node has this many of them, on average."""
 
 
 def alikeness(graph: Graph, nodes: NDArray[np.int64]) -> tuple[float, float] | None:
@@ -125,12 +126,13 @@ def alikeness(graph: Graph, nodes: NDArray[np.int64]) -> tuple[float, float] | N
     return (same - chance) / (1 - chance), float(np.sqrt(same * (1 - same) / edges)) / (1 - chance)
 
 
-def nonzero_share(graph: Graph) -> float:
-    """The share of a graph's features that are not 0."""
+def reads_words(graph: Graph) -> bool:
+    """Whether a graph's features are like words: few of many are not 0, but a node has some."""
     if graph.x is None or not min(graph.x.shape):
-        return 1.0
+        return False
     nonzero = int(graph.x.count_nonzero() if sparse.issparse(graph.x) else np.count_nonzero(graph.x))
-    return nonzero / float(np.prod(graph.x.shape))
+    nodes, features = graph.x.shape
+    return bool(nonzero < RARE_WORDS * nodes * features and nonzero >= ENOUGH_WORDS * nodes)
 
 
 def recipe_for(graph: Graph, nodes: NDArray[np.int64], device: torch.device) -> str:
@@ -140,7 +142,7 @@ def recipe_for(graph: Graph, nodes: NDArray[np.int64], device: torch.device) -> 
         degree = graph.num_directed_edges / graph.num_nodes
         if degree < LOW_DEGREE:
             return "near scores"
-        if nonzero_share(graph) < FEW_WORDS:
+        if reads_words(graph):
             return "agreeing"
         return "deep scores" if degree < HIGH_DEGREE or device.type == "cpu" else "many hops"
     if share - 2 * error >= 0.05:  # a few edges may be alike by luck
