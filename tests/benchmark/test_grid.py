@@ -474,6 +474,7 @@ def test_trials_on_several_splits(tmp_path: Path, tiny_datasets: Graph, monkeypa
         for number in range(FIRST_TRIALS):
             here = [tried[number, split] for split in (100, 101, 102)]
             assert len({row["config_hash"] for row in here}) == 1
+            assert [row["seed"] for row in here] == [0, 1, 2], "settings that train from one start alone must not win"
             means[here[0]["config_hash"]] = sum(row["val_accuracy"] for row in here) / 3
         best = max(means, key=means.__getitem__)
         assert {row["split"] for row in mine if row["kind"] == "final" and row["config_hash"] == best} == {0, 1}

@@ -149,6 +149,12 @@ def test_searches_beside_fixed_splits_have_the_same_shares(tiny_datasets: Graph,
     assert np.abs(np.subtract(fixed, drawn)).max() <= 3  # rounding, once a class
 
 
+def test_where_one_split_was_given_every_run_takes_it(tiny_datasets: Graph) -> None:
+    graph = dataclasses.replace(tiny_datasets, splits=tiny_datasets.splits[:1])
+    assert {split_of(graph, "given", number).hash for number in range(10)} == {graph.splits[0].hash}
+    assert split_of(graph, "given", 100).hash != split_of(graph, "given", 101).hash, "searches have their own"
+
+
 def test_two_stage_splits_begin_with_the_papers(tiny_datasets: Graph) -> None:
     assert split_of(tiny_datasets, "two-stage", 0).name == "two-stage-2021"
     assert split_of(tiny_datasets, "two-stage", 3).name == "two-stage-2024"

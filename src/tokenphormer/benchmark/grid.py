@@ -136,7 +136,8 @@ class Cell:
 
     def _claim(self, kind: str, trial: int, split: int, values: dict[str, Any]) -> Job:
         self.claimed.add((kind, trial, split))
-        seed = 0 if kind == "trial" else split
+        # A seed a split, in searches too: settings that train from one start alone are not to win.
+        seed = split - SEARCH_SPLITS if kind == "trial" else split
         return Job(kind, self.model, self.dataset, self.protocol, split, values_tuple(values), seed, STUDY, trial)
 
     def take(self, row: Row) -> None:

@@ -64,7 +64,10 @@ def dataset(name: str) -> Graph:
 
 
 def split_of(graph: Graph, protocol: str, number: int) -> Split:
-    """A split by its number. Searches on graphs with fixed splits use random ones of the same shares."""
+    """A split by its number. Searches on graphs with fixed splits use random ones of the same shares.
+
+    Where one split came with the graph, every number is that one, and runs differ in their seeds.
+    """
     if number >= SEARCH_SPLITS and protocol == "geom-gcn":
         return stratified_split(graph.y, number, train=0.48, val=0.32)
     if number >= SEARCH_SPLITS and protocol == "given":
@@ -72,6 +75,8 @@ def split_of(graph: Graph, protocol: str, number: int) -> Split:
         return stratified_split(graph.y, number, train=sizes[0] / sum(sizes), val=sizes[1] / sum(sizes))
     if protocol == "two-stage":
         return make_split(graph, protocol, 2021 + number)
+    if protocol == "given" and len(graph.splits) == 1:
+        return graph.splits[0]
     return make_split(graph, protocol, number)
 
 

@@ -48,11 +48,13 @@ DIAMETER = {"cora": 19, "citeseer": 28, "flickr": 4, "photo": 11, "dblp": 34, "p
 ADDITIONS: dict[str, dict[str, object]] = {
     "without activated rows": {"row_activation": False},
     "without scores passed on": {"score_hops": 0},
+    "without learned weights of scores": {"score_learned": False},
     "without edges left out": {"score_dropout": 0.0},
     "without dropout of features": {"feature_dropout": 0.0},
     "without agreement": {"consistency": 0.0},
     "without fresh walks": {"fresh_walks": False},
     "without smoothed labels": {"label_smoothing": 0.0},
+    "without a last norm": {"final_norm": False},
     "without Adam's decay": {"l2": 0.0},
 }
 """What Tokenphormer+ adds to the paper's model, each taken away. What its settings on a dataset lack is not run."""
