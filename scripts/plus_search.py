@@ -198,7 +198,40 @@ LARGE_REFINED: dict[str, tuple[object, ...]] = {
     "final_norm": (False, True),
 }
 """Around what the searches before them had found best, for three sorts of graphs."""
+LIGHT: dict[str, tuple[object, ...]] = ALIKE_REFINED | {
+    "num_walks": (0, 0, 4, 8),
+    "num_hops": (0, 1, 2, 3),
+    "hidden_channels": (64, 128),
+    "dropout": (0.3, 0.5, 0.6),
+    "attention_dropout": (0.0, 0.3),
+    "feature_dropout": (0.0, 0.3, 0.5, 0.7),
+    "decay_updates": (1000, 3000),
+    "l2": (2e-4, 5e-4, 1e-3),
+    "row_activation": (False, True),
+    "consistency": (0.0, 0.5, 1.0),
+    "score_teleport": (0.1, 0.2, 0.3),
+    "score_dropout": (0.3, 0.5, 0.7),
+    "label_smoothing": (0.0, 0.1),
+    "normalise_features": (False, True),
+    "final_norm": (False, True),
+}
+"""As little decay as APPNP's and GPR-GNN's best trials on Cora and DBLP have."""
+DEEP: dict[str, tuple[object, ...]] = UNLIKE_REFINED | {
+    "num_walks": (0, 4, 8),
+    "num_hops": (0, 1, 2, 3),
+    "num_layers": (1, 2, 3),
+    "hidden_channels": (64, 128),
+    "dropout": (0.5, 0.7),
+    "weight_decay": (1e-3, 0.1),
+    "l2": (0.0, 5e-4, 5e-3, 2e-2),
+    "row_activation": (False, True),
+    "consistency": (0.0,),
+    "label_smoothing": (0.0, 0.1),
+}
+"""Several layers and more dropout instead of decay, as in Gapformer's best trial on Actor."""
 SPACES = {
+    "plus-light": LIGHT,
+    "plus-deep": DEEP,
     "plus-alike-refined": ALIKE_REFINED,
     "plus-unlike-refined": UNLIKE_REFINED,
     "plus-large-refined": LARGE_REFINED,
