@@ -123,6 +123,7 @@ class Trainer:
         self.micro_batch = method.micro_batch
         self._batches: dict[str, list[Tensor]] = {}
         self._orders: dict[int, Tensor] = {}
+        self._whole_weight: Tensor | None = None
 
     # ---------------------------------------------------------------- the loop
 
@@ -222,7 +223,7 @@ class Trainer:
 
     def _gradients(self, pieces: list[Tensor]) -> Tensor:
         """The gradients and the loss of a batch, of which `pieces` are this rank's."""
-        weight = distributed.total(torch.cat([self.class_weight[self.labels[nodes]] for nodes in pieces]).sum())
+        weight = self._weight(pieces)
         while True:  # without a word to other ranks, which may have memory enough
             try:
                 loss = self._own_gradients(pieces, weight)
@@ -232,10 +233,19 @@ class Trainer:
         distributed.sum_gradients(self.method.module.parameters())
         return distributed.total(loss)
 
+    def _weight(self, pieces: list[Tensor]) -> Tensor:
+        """What the nodes of a batch weigh on all ranks together; found once if the batch is always the same."""
+        if self._whole_weight is not None:
+            return self._whole_weight
+        weight = distributed.total(torch.cat([self.class_weight[self.labels[nodes]] for nodes in pieces]).sum())
+        if len(self.train_nodes) <= self.settings.batch_size:
+            self._whole_weight = weight
+        return weight
+
     def _own_gradients(self, pieces: list[Tensor], weight: Tensor) -> Tensor:
         """This rank's part of the gradients and of the loss; `weight` is that of the whole batch's nodes."""
         self.optimiser.zero_grad(set_to_none=True)
-        loss = torch.zeros((), device=self.device)
+        loss: Tensor | None = None  # a step of a small model is short: each call to a GPU that can be spared counts
         for nodes in pieces:
             if not len(nodes):  # this rank has no part in the batch
                 continue
@@ -246,10 +256,10 @@ class Trainer:
                 reduction="sum",
                 label_smoothing=self.settings.label_smoothing,
             )
-            part = self.method.loss(nodes, criterion)
-            torch.autograd.backward(part / weight)
-            loss += part.detach() / weight
-        return loss
+            part = self.method.loss(nodes, criterion) / weight
+            torch.autograd.backward(part)
+            loss = part.detach() if loss is None else loss + part.detach()
+        return torch.zeros((), device=self.device) if loss is None else loss
 
     def _halve(self, pieces: list[Tensor], error: Exception) -> int:
         largest = max(map(len, pieces))
