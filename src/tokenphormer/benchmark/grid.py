@@ -10,14 +10,15 @@ from __future__ import annotations
 import difflib
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,26 +26,52 @@ import torch
 
 from tokenphormer.benchmark.methods import complete, current_rows, entry
 from tokenphormer.benchmark.rows import Row, append_row, config_hash, read_rows
-from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, dataset, run, split_of, values_tuple
+from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, OwnGraph, dataset, run, split_of, values_tuple
 from tokenphormer.benchmark.search import Search, best_values, values_of
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
-from tokenphormer.graph.datasets import DATASETS
+from tokenphormer.graph.datasets import DATASETS, load_graph
 from tokenphormer.graph.splits import PROTOCOLS
 from tokenphormer.signals import put_off_signals
 
 STUDY = "main"
+RENAME = "rename its folder, or save it as dataclasses.replace(graph, name=…)"
 
 
-def check_dataset(name: str) -> None:
-    """Raise unless there is a dataset of that name, and offer the nearest."""
-    if name not in DATASETS:
-        near = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.4)
-        raise InputError(f"{name!r} is no dataset; nearest: {', '.join(near or DATASETS)}")
+def check_dataset(name: str, own: Collection[str] = (), hint: str = "") -> None:
+    """Raise unless there is a dataset or a graph of one's own of that name, and offer the nearest."""
+    if name not in DATASETS and name not in own:
+        near = difflib.get_close_matches(name, [*DATASETS, *own], n=3, cutoff=0.4)
+        raise InputError(f"{name!r} is no dataset; nearest: {', '.join(near or DATASETS)}{hint}")
 
 
 def usual_protocol(dataset: str) -> str:
     """geom-gcn where the paper has it, stratified elsewhere."""
-    return "geom-gcn" if DATASETS[dataset].protocol == "geom-gcn" else "stratified"
+    return "geom-gcn" if dataset in DATASETS and DATASETS[dataset].protocol == "geom-gcn" else "stratified"
+
+
+def find_graphs(
+    given: Iterable[str], say: Callable[[str], None] = lambda _: None
+) -> tuple[tuple[str, ...], dict[str, OwnGraph]]:
+    """The names of datasets and of people's own graphs, which are given as paths; and these graphs by name."""
+    found: list[str] = []
+    own: dict[str, OwnGraph] = {}
+    for each in given:
+        if each in DATASETS or not Path(each).exists():
+            check_dataset(each, hint=". A graph of your own is a path: to a folder, or an .npz")
+            found.append(each)
+            continue
+        graph = load_graph(Path(each))
+        if not re.fullmatch(r"[\w.+-][\w .+-]*", graph.name):  # it stands in tables and in names of files
+            raise InputError(f"{each}: its name, {graph.name!r}, is not of letters, digits, spaces and .+-_; {RENAME}")
+        if graph.name.lower() in DATASETS:
+            raise InputError(f"{each}: its name, {graph.name!r}, is that of a dataset; {RENAME}")
+        if graph.name in own:
+            raise InputError(f"{each}: its name, {graph.name!r}, is that of {own[graph.name].path} too; {RENAME}")
+        if graph.notes:
+            say(f"{graph.name}: {'; '.join(graph.notes)}")
+        found.append(graph.name)
+        own[graph.name] = OwnGraph.of(graph, str(Path(each).resolve()))
+    return tuple(found), own
 
 
 @dataclass(frozen=True)
@@ -59,13 +86,15 @@ class Plan:
     search_splits: int = 1
     """Splits on whose validation nodes each trial is judged; the mean counts."""
     protocol: str = "auto"
-    """`auto`: geom-gcn where the paper has it, stratified elsewhere."""
+    """`auto`: geom-gcn where the paper has it, what came with a graph of one's own, stratified elsewhere."""
+    own: Mapping[str, OwnGraph] = field(default_factory=dict)
+    """Those of the datasets that are people's own graphs (`find_graphs`)."""
 
     def __post_init__(self) -> None:
         for model in self.models:
             entry(model)
         for name in self.datasets:
-            check_dataset(name)
+            check_dataset(name, self.own)
         if self.protocol not in ("auto", *PROTOCOLS):
             raise InputError(f"--protocol {self.protocol}: expected auto or one of {', '.join(PROTOCOLS)}")
         if not 1 <= self.splits <= SEARCH_SPLITS:
@@ -77,7 +106,9 @@ class Plan:
 
     def protocol_of(self, dataset: str) -> str:
         """The split protocol of a dataset."""
-        return usual_protocol(dataset) if self.protocol == "auto" else self.protocol
+        if self.protocol != "auto":
+            return self.protocol
+        return self.own[dataset].protocol if dataset in self.own else usual_protocol(dataset)
 
     def cells(self) -> Iterator[tuple[str, str]]:
         """Every (model, dataset), dataset by dataset."""
@@ -138,7 +169,8 @@ class Cell:
         self.claimed.add((kind, trial, split))
         # A seed a split, in searches too: settings that train from one start alone are not to win.
         seed = split - SEARCH_SPLITS if kind == "trial" else split
-        return Job(kind, self.model, self.dataset, self.protocol, split, values_tuple(values), seed, STUDY, trial)
+        about = (kind, self.model, self.dataset, self.protocol, split, values_tuple(values), seed, STUDY, trial)
+        return Job(*about, own=self.plan.own.get(self.dataset))
 
     def take(self, row: Row) -> None:
         """A run of this cell is over."""
@@ -147,6 +179,38 @@ class Cell:
             self.search.tell(row)
         else:
             self.finals.append(row)
+
+
+def check_data(plan: Plan, numbers: Sequence[int]) -> None:
+    """Raise if a dataset cannot be split as planned: what the data lacks is said before anything runs."""
+    for name in plan.datasets:
+        graph, protocol = dataset(plan.own.get(name, name)), plan.protocol_of(name)
+        if graph.num_classes < 2:
+            raise InputError(f"{name}: expected nodes of at least 2 classes, found {graph.num_classes}; label more")
+        if protocol == "given" and 1 < len(graph.splits) < plan.splits:
+            came = f"{name} came with {len(graph.splits)} splits"
+            raise InputError(f"--splits {plan.splits}: {came}; say --splits {len(graph.splits)} or another --protocol")
+        for number in numbers:
+            try:
+                train, val, test = split_of(graph, protocol, number).sizes
+            except InputError as error:
+                raise InputError(f"{name}, {protocol} split {number}: {error}") from error
+            if not (train and val and test):
+                raise InputError(
+                    f"{name}, {protocol} split {number}: {train} nodes for training, {val} for validation and {test} "
+                    "for test; expected some for each: label more nodes, or take another --protocol"
+                )
+
+
+def check_rows(plan: Plan, rows: Iterable[Row]) -> None:
+    """Raise if there are rows of another graph that has the name of one of the plan's own graphs."""
+    for row in rows:
+        name = row["dataset"]
+        if name in plan.own and row.get("graph") != plan.own[name].hash:
+            raise InputError(
+                f"{plan.own[name].path}: there are rows of another graph called {name!r}, or of this one before it or "
+                f"its splits were changed; give another --out, leave out --merge, or {RENAME}"
+            )
 
 
 def fill(
@@ -162,12 +226,12 @@ def fill(
     """Run what is missing until the grid is full or the time is up; how many runs were added to `out`/rows.jsonl."""
     if workers < 1:
         raise InputError(f"--workers {workers}: expected at least 1")
-    for name in plan.datasets:  # what the data lacks is said before anything runs
-        for number in (*range(plan.splits), *range(SEARCH_SPLITS, SEARCH_SPLITS + plan.search_splits)):
-            split_of(dataset(name), plan.protocol_of(name), number)
+    check_data(plan, (*range(plan.splits), *range(SEARCH_SPLITS, SEARCH_SPLITS + plan.search_splits)))
     path, elsewhere = out / "rows.jsonl", read_rows(merge, say)
+    check_rows(plan, elsewhere)
     with only_writer(path):
         rows = [*read_rows([path], say), *elsewhere]
+        check_rows(plan, rows)
         cells = [Cell(model, name, plan, rows) for model, name in plan.cells()]
         for cell in cells:
             if cell.outdated:

@@ -23,7 +23,7 @@ from tokenphormer.files import parse_json
 FORMAT = 1
 """Raised when rows of before and after must not be mixed in one table."""
 Row = dict[str, Any]
-KEY = ("kind", "model", "dataset", "protocol", "split", "config_hash", "seed", "study", "sgpm", "trial")
+KEY = ("kind", "model", "dataset", "protocol", "split", "config_hash", "seed", "study", "sgpm", "trial", "graph")
 """What makes two rows the same run. A search may come back to values it had: that is another trial."""
 NEEDED = ("kind", "model", "dataset", "study", "status")
 """What every row has, whatever its kind."""
@@ -37,6 +37,18 @@ def row_key(row: Row) -> tuple[Any, ...]:
 def config_hash(values: dict[str, Any]) -> str:
     """SHA-256 of a set of values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=list).encode()).hexdigest()
+
+
+def check_graphs(rows: Iterable[Row]) -> None:
+    """Raise if rows of one dataset are of different graphs: people's own may share a name."""
+    hashes: dict[str, str] = {}
+    for row in rows:
+        name, found = row["dataset"], str(row.get("graph", "a dataset"))
+        if (first := hashes.setdefault(name, found)) != found:
+            raise InputError(
+                f"{name}: there are rows of two graphs of this name ({first[:12]} and {found[:12]}); "
+                "make tables of each alone, or run one of them under another name"
+            )
 
 
 def append_row(path: Path, row: Row) -> None:

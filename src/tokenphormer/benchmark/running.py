@@ -21,11 +21,30 @@ from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.evaluation.metrics import evaluate
 from tokenphormer.graph import Graph, Split, load_graph, make_split
 from tokenphormer.graph.splits import stratified_split
+from tokenphormer.hashing import digest
 from tokenphormer.training.fit import NO_MEMORY, peak_memory
 from tokenphormer.training.loop import Labelled, Progress, Trainer, predict
+from tokenphormer.training.presets import MOST_NODES
 
 SEARCH_SPLITS = 100
 """Numbers of splits from here on are for searches; the reported ones are 0, 1, 2, …"""
+
+
+@dataclass(frozen=True)
+class OwnGraph:
+    """A graph that is none of the datasets: where it lies, and what tells it from others of its name."""
+
+    path: str
+    hash: str
+    """Of its content and of the splits that came with it."""
+    protocol: str
+    """`given` if splits came with it, else `stratified`."""
+
+    @classmethod
+    def of(cls, graph: Graph, path: str) -> OwnGraph:
+        """What to know about a loaded graph."""
+        whole = digest((), " ".join([graph.fingerprint, *(split.hash for split in graph.splits)]))
+        return cls(path, whole, "given" if graph.splits else "stratified")
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,8 @@ class Job:
     trial: int = -1
     sgpm: str = ""
     """A file of node vectors for the SGPM-token (.npy), with how they came about behind a `|`."""
+    own: OwnGraph | None = None
+    """The graph, if it is no dataset; `dataset` is its name."""
 
     def row(self) -> Row:
         """The part of a row that says what was run."""
@@ -54,13 +75,21 @@ class Job:
         about |= {"study": self.study, "config": config, "config_hash": config_hash(config), "trial": self.trial}
         if self.sgpm:
             about |= {"sgpm": self.sgpm.partition("|")[2]}
+        if self.own:
+            about |= {"graph": self.own.hash}
         return about
 
 
 @cache
-def dataset(name: str) -> Graph:
-    """A graph, loaded once a process."""
-    return load_graph(name)
+def dataset(source: str | OwnGraph) -> Graph:
+    """A dataset by its name, or a graph of one's own; loaded once a process."""
+    if isinstance(source, str):
+        return load_graph(source)
+    graph = load_graph(Path(source.path))
+    if OwnGraph.of(graph, source.path) != source:
+        raise InputError(f"{source.path}: was changed while it was benchmarked; put it back, or give another --out")
+    # Batches from disk are for Tokenphormer alone: other methods, and Tokenphormer+'s recipes, work on the whole graph.
+    return dataclasses.replace(graph, stored=None) if graph.num_nodes <= MOST_NODES else graph
 
 
 def split_of(graph: Graph, protocol: str, number: int) -> Split:
@@ -87,7 +116,7 @@ def blind(graph: Graph) -> Graph:
 
 def run(job: Job, device: torch.device) -> Row:
     """Train and judge. What could not run is a row too, with its reason; what the data lacks is an error."""
-    graph = dataset(job.dataset)
+    graph = dataset(job.own or job.dataset)
     split = split_of(graph, job.protocol, job.split)
     vectors = np.load(job.sgpm.partition("|")[0], allow_pickle=False) if job.sgpm else None
     row = job.row() | {"split_hash": split.hash, "device": device.type}

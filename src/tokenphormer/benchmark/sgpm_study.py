@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tokenphormer.benchmark.rows import Row, origin
-from tokenphormer.benchmark.running import dataset
+from tokenphormer.benchmark.running import OwnGraph, dataset
 from tokenphormer.errors import ResourceError
 from tokenphormer.files import atomic_path
 from tokenphormer.hashing import digest
@@ -31,6 +31,8 @@ class Pretraining:
     folder: Path
     left_out: str = ""
     """A part of the input that it goes without: `tokens`, `positions`, `features` or `centrality`."""
+    own: OwnGraph | None = None
+    """The graph, if it is no dataset; `dataset` is its name."""
 
     @property
     def settings(self) -> SGPMSettings:
@@ -44,7 +46,8 @@ class Pretraining:
 
     def file(self, kind: str) -> Path:
         """The vectors of a kind, one a node (.npy)."""
-        return self.folder / f"{self.dataset}-{self.settings.hash[:12]}-{kind}.npy"
+        name = f"{self.dataset}-{self.own.hash[:12]}" if self.own else self.dataset
+        return self.folder / f"{name}-{self.settings.hash[:12]}-{kind}.npy"
 
     def token(self, kind: str) -> str:
         """The `sgpm` of a `Job` that reads them."""
@@ -58,7 +61,7 @@ class Pretraining:
 
 def pretrain_for_study(job: Pretraining, device: torch.device) -> Row:
     """Pre-train and leave the vectors in the folder; a row with the history and the bigram's share."""
-    graph, settings = dataset(job.dataset), job.settings
+    graph, settings = dataset(job.own or job.dataset), job.settings
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     try:
@@ -94,5 +97,6 @@ def pretrain_for_study(job: Pretraining, device: torch.device) -> Row:
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "weights": digest((n, t.detach().cpu().numpy()) for n, t in sorted(trainer.model.state_dict().items())),
         "status": "done",
+        **({"graph": job.own.hash} if job.own else {}),
         **origin(),
     }

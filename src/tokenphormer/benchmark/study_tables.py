@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenphormer.benchmark.methods import entry
 from tokenphormer.benchmark.paper import paper_ablation
-from tokenphormer.benchmark.rows import Row
+from tokenphormer.benchmark.rows import Row, check_graphs
 from tokenphormer.benchmark.sgpm_study import STUDY as PRETRAINING
 from tokenphormer.benchmark.tables import (
     check_splits,
@@ -77,8 +77,9 @@ def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lamb
                 name = known[row["study"]].name
                 found[dataset].setdefault(name, {})[int(row["split"])] = 100 * row["test_accuracy"]
         for variant in known.values():
-            if variant.default == "main" and (tuned := main_accuracies(rows, dataset, variant.model)):
-                found[dataset] = {variant.name: tuned} | found[dataset]
+            if variant.default == "main" and kept:  # on the same splits
+                tuned = main_accuracies(rows, dataset, kept[0]["protocol"], variant.model)
+                found[dataset] = ({variant.name: tuned} if tuned else {}) | found[dataset]
     return {dataset: results for dataset, results in found.items() if results}
 
 
@@ -254,6 +255,7 @@ def _tokens_panel(axes: Axes, dataset: str, found: dict[str, dict[int, float]]) 
 
 def write_studies(rows: list[Row], out: Path, say: Callable[[str], None] = lambda _: None) -> list[Path]:
     """Write what there is of the studies: comparisons as .md, .tex and .csv; tokens.csv, .png, .svg."""
+    check_graphs(rows)
     files: dict[str, str] = {}
     figures: dict[str, Figure] = {}
     for study in STUDIES:

@@ -15,7 +15,7 @@ from scipy.stats import t as student_t
 from tokenphormer.benchmark.grid import STUDY, check_dataset, usual_protocol
 from tokenphormer.benchmark.methods import METHODS, current_rows, entry
 from tokenphormer.benchmark.paper import paper_figure
-from tokenphormer.benchmark.rows import Row
+from tokenphormer.benchmark.rows import Row, check_graphs
 from tokenphormer.benchmark.search import best_trial, trials_by_number
 from tokenphormer.errors import InputError
 from tokenphormer.files import atomic_path
@@ -108,9 +108,10 @@ def cell_results(
     """
     for method in methods:
         entry(method)
+    check_graphs(row for row in rows if row["dataset"] in datasets)
     found = []
     for dataset in datasets:
-        check_dataset(dataset)
+        check_dataset(dataset, {row["dataset"] for row in rows})
         main = [row for row in rows if (row["study"], row["dataset"]) == (STUDY, dataset) and row["model"] in methods]
         for protocol in dict.fromkeys(row["protocol"] for row in main) or (usual_protocol(dataset),):
             here = [row for row in main if row["protocol"] == protocol]
@@ -144,9 +145,9 @@ def main_search(rows: list[Row], dataset: str, protocol: str, method: str) -> tu
     return mine, *_search_of(mine, trials, common_search_splits(here, trials))
 
 
-def main_accuracies(rows: list[Row], dataset: str, method: str) -> dict[int, float]:
-    """What the main table's cell of a method and dataset is the mean of, by split, on the dataset's usual splits."""
-    return _accuracies(_finals(*main_search(rows, dataset, usual_protocol(dataset), method)))
+def main_accuracies(rows: list[Row], dataset: str, protocol: str, method: str) -> dict[int, float]:
+    """What the main table's cell of a method and dataset is the mean of, by split."""
+    return _accuracies(_finals(*main_search(rows, dataset, protocol, method)))
 
 
 def check_splits(rows: list[Row]) -> None:
@@ -219,7 +220,7 @@ def _cell(
     trials: int,
     references: dict[str, dict[int, float]],
 ) -> CellResult:
-    comparable = protocol in (usual_protocol(dataset), DATASETS[dataset].protocol)
+    comparable = dataset in DATASETS and protocol in (usual_protocol(dataset), DATASETS[dataset].protocol)
     paper, accuracy = paper_figure(method, dataset) if comparable else None, _accuracies(finals)
     stopped = [row for row in finals or rows if row["status"] != "done"]
     reason = " ".join(str(stopped[0]["reason"]).split()) if stopped else ""
@@ -363,10 +364,14 @@ def latex(cells: list[CellResult]) -> str:
 
 def tabular(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a LaTeX tabular, one column for each of `columns` beside the first."""
-    head = " & ".join(["Method", *(column.capitalize() for column in columns)])
+    head = " & ".join(["Method", *(_tex_head(column) for column in columns)])
     body = [" & ".join(row) + r" \\" for row in rows]
     opening = rf"\begin{{tabular}}{{l{'c' * len(columns)}}}"
     return [opening, r"\hline", head + r" \\", r"\hline", *body, r"\hline", r"\end{tabular}"]
+
+
+def _tex_head(column: str) -> str:
+    return (column[:1].upper() + column[1:]).replace("_", r"\_")  # names of own graphs may have it
 
 
 def _tex_text(cell: CellResult, best: float | None) -> str:

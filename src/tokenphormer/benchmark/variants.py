@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tokenphormer.benchmark.grid import STUDY as MAIN
-from tokenphormer.benchmark.grid import Plan, only_writer, work_off
+from tokenphormer.benchmark.grid import Plan, check_data, check_rows, only_writer, work_off
 from tokenphormer.benchmark.methods import COMPILE, complete, current_rows, entry
 from tokenphormer.benchmark.rows import Row, read_rows, row_key
 from tokenphormer.benchmark.running import Job, dataset, split_of, values_tuple
@@ -24,7 +24,7 @@ from tokenphormer.benchmark.search import best_values
 from tokenphormer.benchmark.sgpm_study import Pretraining, pretrain_for_study
 from tokenphormer.benchmark.tables import main_search
 from tokenphormer.errors import InputError
-from tokenphormer.graph import Split
+from tokenphormer.graph import Graph, Split
 from tokenphormer.sgpm import SGPMSettings
 from tokenphormer.sgpm.pretrained import VECTOR_KINDS
 from tokenphormer.training.presets import config_for
@@ -151,10 +151,10 @@ def start_values(rows: list[Row], study: str, model: str, dataset: str, protocol
     return dict(BASE) if model == "tokenphormer" else {}
 
 
-def default_values(name: str, split: Split, device: str) -> dict[str, Any]:
-    """What turns Tokenphormer+'s defaults into what `train` takes for a dataset if it is given no settings."""
+def default_values(graph: Graph, split: Split, device: str) -> dict[str, Any]:
+    """What turns Tokenphormer+'s defaults into what `train` takes for a graph if it is given no settings."""
     method, plain = entry("tokenphormer+"), Config()
-    taken = config_for(dataset(name), split, torch.device(device)).replace(COMPILE)
+    taken = config_for(graph, split, torch.device(device)).replace(COMPILE)
     values = {key: getattr(taken, key) for key in Config.__dataclass_fields__ if key != "seed"}
     differs = {key: value for key, value in values.items() if value != getattr(plain, key) or key in method.defaults}
     return {key: value for key, value in differs.items() if method.defaults.get(key, object()) != value}
@@ -188,9 +188,8 @@ def jobs_of(
                 if variant.default:
                     if variant.default not in ("cpu", "cpu" if device is None else device.type):
                         continue  # what is meant for GPUs takes one
-                    start = default_values(
-                        name, split_of(dataset(name), plan.protocol_of(name), split), variant.default
-                    )
+                    graph = dataset(plan.own.get(name, name))
+                    start = default_values(graph, split_of(graph, plan.protocol_of(name), split), variant.default)
                 values = start | variant.values
                 if study == "additions" and variant.values and _config(values) == _config(start):
                     continue
@@ -198,7 +197,7 @@ def jobs_of(
                 jobs.append(
                     Job(
                         "final", variant.model, name, plan.protocol_of(name), split, values_tuple(values),
-                        split, variant.study(study), sgpm=sgpm,
+                        split, variant.study(study), sgpm=sgpm, own=plan.own.get(name),
                     )
                 )  # fmt: skip
     return jobs
@@ -238,14 +237,12 @@ def run_study(
     """
     if workers < 1:
         raise InputError(f"--workers {workers}: expected at least 1")
-    for name in plan.datasets:  # what the data lacks is said before anything runs
-        for number in range(plan.splits):
-            split_of(dataset(name), plan.protocol_of(name), number)
+    check_data(plan, range(plan.splits))
     end = time.monotonic() + 60 * minutes
     folder = (vectors or out / "vectors").resolve()
     pretrainings = (
         [
-            Pretraining(name, sgpm, folder, part)
+            Pretraining(name, sgpm, folder, part, plan.own.get(name))
             for name in plan.datasets
             for part in dict.fromkeys(variant.left_out for variant in variants(study, name, True) if variant.sgpm)
         ]
@@ -253,9 +250,11 @@ def run_study(
         else []
     )
     path, elsewhere = out / "rows.jsonl", read_rows(merge, say)
+    check_rows(plan, elsewhere)
     jobs_of(study, plan, elsewhere, pretrainings, device)  # refuses a study that there is not, before a file is made
     with only_writer(path):
         known = [*read_rows([path], say), *elsewhere]
+        check_rows(plan, known)
         done = {row_key(row) for row in known}
         jobs = jobs_of(study, plan, known, pretrainings, device)
         missing = [job for job in jobs if row_key(job.row()) not in done]

@@ -15,14 +15,14 @@ from tokenphormer.errors import InputError
 def benchmark(
     out: Annotated[Path, typer.Option(help="The folder of rows; what is in it already is not run again.")],
     models: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
-    datasets: Annotated[str, typer.Option(help="Names with commas between.")] = "debian",
+    datasets: Annotated[str, typer.Option(help="Names or paths of graphs, with commas between.")] = "debian",
     splits: Annotated[int, typer.Option(help="Reported splits: 0, 1, …")] = 10,
     budget: Annotated[int, typer.Option(help="Trials of each method's search on each dataset.")] = 10,
     search_splits: Annotated[
         int, typer.Option(help="Splits that each trial is judged on, by the mean of their validation accuracies.")
     ] = 1,
     protocol: Annotated[
-        str, typer.Option(help="Split protocol; auto: geom-gcn where it is usual, else stratified.")
+        str, typer.Option(help="Split protocol; auto: geom-gcn where usual, given with your graph, else stratified.")
     ] = "auto",
     workers: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
     minutes: Annotated[float, typer.Option(help="Begin no run after so many minutes; 0: no limit.")] = 0.0,
@@ -42,7 +42,7 @@ def benchmark(
     device: DeviceOption = "auto",
 ) -> None:
     """Search and run methods on the same splits; every run becomes a row. Stop it and go on whenever you like."""
-    from tokenphormer.benchmark.grid import Plan, fill
+    from tokenphormer.benchmark.grid import Plan, fill, find_graphs
     from tokenphormer.benchmark.methods import METHODS
     from tokenphormer.benchmark.variants import run_study
     from tokenphormer.sgpm.pretrain_run import default_settings
@@ -51,16 +51,17 @@ def benchmark(
 
     where = check_device(choose_device(device))
     limit, elsewhere = minutes or float("inf"), tuple(merge or [])
+    graphs, own = find_graphs(names(datasets), say)
     if study == "main":
         if sgpm or vectors or overrides:
             raise InputError("--sgpm, --vectors, --set: are for the studies ablation, tokens, sgpm and inputs")
         chosen = METHODS if models == "all" else names(models)
-        plan = Plan(chosen, names(datasets), splits, budget, search_splits, protocol)
+        plan = Plan(chosen, graphs, splits, budget, search_splits, protocol, own)
         done = fill(plan, out, where, workers=workers, minutes=limit, merge=elsewhere, say=say)
     else:
         if models != "all" or budget != 10:
             raise InputError(f"--models, --budget: the study '{study}' has methods of its own and searches nothing")
-        plan = Plan((), names(datasets), splits, protocol=protocol)
+        plan = Plan((), graphs, splits, protocol=protocol, own=own)
         pretraining = None
         if sgpm or study in ("sgpm", "inputs"):
             pretraining = default_settings(where).replace(SGPMSettings.parse_overrides(overrides or []))
@@ -109,7 +110,7 @@ def tables(
 
 def leaks(
     datasets: Annotated[
-        str, typer.Option(help="Names with commas between; default: every dataset whose files are here.")
+        str, typer.Option(help="Names or paths with commas between; default: every dataset whose files are here.")
     ] = "",
     splits: Annotated[int, typer.Option(help="How many of the reported splits to look at.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a line a split.")] = False,
@@ -117,16 +118,18 @@ def leaks(
     """Look for what could tell a method test labels: nodes in two parts, doubles, labels among features."""
     import dataclasses
 
-    from tokenphormer.benchmark.grid import Plan
+    from tokenphormer.benchmark.grid import Plan, check_data, find_graphs
     from tokenphormer.benchmark.leaks import find_leaks
     from tokenphormer.benchmark.running import dataset, split_of
     from tokenphormer.graph.datasets import DATASETS
     from tokenphormer.graph.raw_files import data_root, missing_files
 
     here = tuple(name for name in DATASETS if not missing_files(DATASETS[name], data_root()))
-    plan, fine = Plan((), names(datasets) or here, splits), True
+    graphs, own = find_graphs(names(datasets) or here, say)
+    plan, fine = Plan((), graphs, splits, own=own), True
+    check_data(plan, range(splits))
     for name in plan.datasets:
-        graph = dataset(name)
+        graph = dataset(own.get(name, name))
         for number in range(splits):
             found = find_leaks(graph, split_of(graph, plan.protocol_of(name), number))
             fine = fine and found.fine
