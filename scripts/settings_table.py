@@ -68,8 +68,9 @@ where features are like words (less than 5 % of them are not 0, but at least fou
 *many hops* on a GPU where nodes have ten neighbours or more. From 0.05 on, by two standard errors, it is *alike*;
 below that *unlike*, or, with fewer than 1,000 training nodes, *own features*, which reads no neighbour at all. The
 others are tried by [`tokenphormer tune`](tune.md) and the [benchmark](benchmark.md), which says where they come from.
-On a CPU all of them are made smaller. Graphs on disk or of more than 200,000 nodes are read in batches instead: on a
-CPU with the last line, on a GPU with the defaults.
+On a CPU all of them are made smaller, and all but *alike* do without `consistency`, which takes twice the time.
+Graphs on disk or of more than 200,000 nodes are read in batches instead: on a CPU with the last line, on a GPU with
+the defaults.
 Where a recipe differs from the defaults:
 """
 

@@ -58,7 +58,7 @@ PAPER_SPACE: dict[str, tuple[object, ...]] = {
 PLUS_SPACE: dict[str, tuple[object, ...]] = {
     "hidden_channels": (64, 128, 256),
     "num_heads": (1, 4, 8),
-    "num_layers": (1, 2),
+    "num_layers": (1, 2, 3),
     "final_norm": (False, True),
     "num_walks": (0, 4, 8, 16),
     "walk_length": (2, 4, 8),
