@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tokenphormer.benchmark import grid
+from tokenphormer.benchmark import grid, workers
 from tokenphormer.benchmark.methods import complete, entry
 from tokenphormer.benchmark.rows import FORMAT, Row, config_hash
 from tokenphormer.benchmark.running import Job
@@ -108,7 +108,7 @@ class Inline:
 
 def use(monkeypatch: Any, pool: Inline, run: Any = fake_run) -> Inline:
     """Let the grid work in this process."""
-    monkeypatch.setattr(grid, "_pool", lambda workers: pool)
+    monkeypatch.setattr(workers, "Workers", lambda count: pool)
     monkeypatch.setattr(grid, "wait", pool.wait)
     monkeypatch.setattr(grid, "run", run)
     return pool

@@ -8,22 +8,19 @@ from the rows.
 from __future__ import annotations
 
 import difflib
-import multiprocessing
-import os
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from tokenphormer.benchmark import workers as processes
 from tokenphormer.benchmark.methods import complete, current_rows, entry
 from tokenphormer.benchmark.rows import Row, append_row, config_hash, read_rows
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, OwnGraph, dataset, run, split_of, values_tuple
@@ -221,11 +218,11 @@ def fill(
     workers: int = 1,
     minutes: float = float("inf"),
     merge: tuple[Path, ...] = (),
+    pool: Executor | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Run what is missing until the grid is full or the time is up; how many runs were added to `out`/rows.jsonl."""
-    if workers < 1:
-        raise InputError(f"--workers {workers}: expected at least 1")
+    processes.check_workers(workers)
     check_data(plan, (*range(plan.splits), *range(SEARCH_SPLITS, SEARCH_SPLITS + plan.search_splits)))
     path, elsewhere = out / "rows.jsonl", read_rows(merge, say)
     check_rows(plan, elsewhere)
@@ -236,7 +233,7 @@ def fill(
         for cell in cells:
             if cell.outdated:
                 say(f"{cell.dataset} {cell.model}: {cell.outdated} rows are of other defaults; they do not count")
-        return work_off(cells, path, device, workers=workers, minutes=minutes, say=say)
+        return work_off(cells, path, device, workers=workers, minutes=minutes, pool=pool, say=say)
 
 
 @contextmanager
@@ -276,16 +273,17 @@ def work_off(
     workers: int = 1,
     minutes: float = float("inf"),
     do: Callable[[Any, torch.device], Row] | None = None,
+    pool: Executor | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Run the jobs of some sources, `workers` at a time, until there are none or the time is up; how many were run.
 
-    In a worker, `do` makes a row of a job; without it jobs are `Job`s, and `run` does. After Ctrl-C, SIGTERM or an
-    error no run is begun, and the rows of those under way are still written.
+    In a worker of `pool`, `do` makes a row of a job; without it jobs are `Job`s, and `run` does. After Ctrl-C, SIGTERM
+    or an error no run is begun, and the rows of those under way are still written.
     """
-    end, added, before = time.monotonic() + 60 * minutes, 0, multiprocessing.active_children()
+    end, added = time.monotonic() + 60 * minutes, 0
     failure: Exception | None = None
-    with put_off_signals(say, "run") as signals, _pool(workers) as pool:
+    with put_off_signals(say, "run") as signals, nullcontext(pool) if pool else processes.Workers(workers) as pool:
         running: dict[Future[Row], Source] = {}
         while True:
             for source in sources:
@@ -294,20 +292,14 @@ def work_off(
                     if job is None:
                         break
                     try:
-                        with _signals_held():
-                            running[pool.submit(do or run, job, device)] = source
+                        running[pool.submit(do or run, job, device)] = source
                     except BrokenProcessPool as error:
                         failure = error
                         break
                     source.running += 1
             if not running:
                 break
-            try:
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-            except KeyboardInterrupt:  # the second one
-                for worker in set(multiprocessing.active_children()) - set(before):
-                    worker.kill()
-                raise
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 source = running.pop(future)
                 if (fault := future.exception()) is None:
@@ -336,35 +328,3 @@ def _line(row: Row) -> str:
     which = names.get(row["kind"], f"split {row.get('split')}")
     study = "" if row["study"] == STUDY or row["kind"] == "pretrain" else f"{row['study']}, "
     return f"{row['dataset']} {row['model']} {study}{which}: {found} {row.get('seconds', 0):.1f} s"
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    threads = max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) // workers))
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(threads,))
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """A worker that is started now is never hit by Ctrl-C or SIGTERM, not even while it is still importing."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _begin(threads: int) -> None:
-    """A worker takes its share of the cores, leaves Ctrl-C to the process that writes, and ends with it."""
-    torch.set_num_threads(threads)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)  # or it would hold its memory, a GPU's too, for ever
-
-    threading.Thread(target=follow, daemon=True).start()

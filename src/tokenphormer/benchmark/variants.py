@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tokenphormer.benchmark.running import Job, dataset, split_of, values_tuple
 from tokenphormer.benchmark.search import best_values
 from tokenphormer.benchmark.sgpm_study import Pretraining, pretrain_for_study
 from tokenphormer.benchmark.tables import main_search
+from tokenphormer.benchmark.workers import check_workers
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph, Split
 from tokenphormer.sgpm import SGPMSettings
@@ -229,14 +231,14 @@ def run_study(
     merge: tuple[Path, ...] = (),
     sgpm: SGPMSettings | None = None,
     vectors: Path | None = None,
+    pool: Executor | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Run what is missing of a study; how many runs were added to `out`/rows.jsonl.
 
     With `sgpm`, SGPMs whose vectors are not in the folder `vectors` (default: `out`/vectors) are pre-trained first.
     """
-    if workers < 1:
-        raise InputError(f"--workers {workers}: expected at least 1")
+    check_workers(workers)
     check_data(plan, range(plan.splits))
     end = time.monotonic() + 60 * minutes
     folder = (vectors or out / "vectors").resolve()
@@ -260,7 +262,9 @@ def run_study(
         missing = [job for job in jobs if row_key(job.row()) not in done]
         asked = {job.sgpm.partition("|")[0] for job in missing if job.sgpm}
         needed: list[Any] = [each for each in pretrainings if not each.done and asked & each.files]
-        added = work_off([Jobs(needed)], path, device, workers=workers, minutes=minutes, do=pretrain_for_study, say=say)
+        added = work_off(
+            [Jobs(needed)], path, device, workers=workers, minutes=minutes, do=pretrain_for_study, pool=pool, say=say
+        )
         ready: list[Any] = [job for job in missing if not job.sgpm or Path(job.sgpm.partition("|")[0]).exists()]
         left = max(0.0, end - time.monotonic()) / 60
-        return added + work_off([Jobs(ready)], path, device, workers=workers, minutes=left, say=say)
+        return added + work_off([Jobs(ready)], path, device, workers=workers, minutes=left, pool=pool, say=say)

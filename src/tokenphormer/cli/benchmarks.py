@@ -42,43 +42,47 @@ def benchmark(
     device: DeviceOption = "auto",
 ) -> None:
     """Search and run methods on the same splits; every run becomes a row. Stop it and go on whenever you like."""
-    from tokenphormer.benchmark.grid import Plan, fill, find_graphs
-    from tokenphormer.benchmark.methods import METHODS
-    from tokenphormer.benchmark.variants import run_study
-    from tokenphormer.sgpm.pretrain_run import default_settings
-    from tokenphormer.sgpm.settings import SGPMSettings
-    from tokenphormer.walks.sampling import check_device, choose_device
+    from tokenphormer.benchmark.workers import Workers
 
-    where = check_device(choose_device(device))
-    limit, elsewhere = minutes or float("inf"), tuple(merge or [])
-    graphs, own = find_graphs(names(datasets), say)
-    if study == "main":
-        if sgpm or vectors or overrides:
-            raise InputError("--sgpm, --vectors, --set: are for the studies ablation, tokens, sgpm and inputs")
-        chosen = METHODS if models == "all" else names(models)
-        plan = Plan(chosen, graphs, splits, budget, search_splits, protocol, own)
-        done = fill(plan, out, where, workers=workers, minutes=limit, merge=elsewhere, say=say)
-    else:
-        if models != "all" or budget != 10:
-            raise InputError(f"--models, --budget: the study '{study}' has methods of its own and searches nothing")
-        plan = Plan((), graphs, splits, protocol=protocol, own=own)
-        pretraining = None
-        if sgpm or study in ("sgpm", "inputs"):
-            pretraining = default_settings(where).replace(SGPMSettings.parse_overrides(overrides or []))
-        elif vectors or overrides:
-            raise InputError("--vectors, --set: are about SGPMs; say --sgpm too")
-        done = run_study(
-            study,
-            plan,
-            out,
-            where,
-            workers=workers,
-            minutes=limit,
-            merge=elsewhere,
-            sgpm=pretraining,
-            vectors=vectors,
-            say=say,
-        )
+    with Workers(workers) as pool:  # the first begins to import while this process does
+        from tokenphormer.benchmark.grid import Plan, fill, find_graphs
+        from tokenphormer.benchmark.methods import METHODS
+        from tokenphormer.benchmark.variants import run_study
+        from tokenphormer.sgpm.pretrain_run import default_settings
+        from tokenphormer.sgpm.settings import SGPMSettings
+        from tokenphormer.walks.sampling import check_device, choose_device
+
+        where = check_device(choose_device(device))
+        limit, elsewhere = minutes or float("inf"), tuple(merge or [])
+        graphs, own = find_graphs(names(datasets), say)
+        if study == "main":
+            if sgpm or vectors or overrides:
+                raise InputError("--sgpm, --vectors, --set: are for the studies ablation, tokens, sgpm and inputs")
+            chosen = METHODS if models == "all" else names(models)
+            plan = Plan(chosen, graphs, splits, budget, search_splits, protocol, own)
+            done = fill(plan, out, where, workers=workers, minutes=limit, merge=elsewhere, pool=pool, say=say)
+        else:
+            if models != "all" or budget != 10:
+                raise InputError(f"--models, --budget: the study '{study}' has methods of its own and searches nothing")
+            plan = Plan((), graphs, splits, protocol=protocol, own=own)
+            pretraining = None
+            if sgpm or study in ("sgpm", "inputs"):
+                pretraining = default_settings(where).replace(SGPMSettings.parse_overrides(overrides or []))
+            elif vectors or overrides:
+                raise InputError("--vectors, --set: are about SGPMs; say --sgpm too")
+            done = run_study(
+                study,
+                plan,
+                out,
+                where,
+                workers=workers,
+                minutes=limit,
+                merge=elsewhere,
+                sgpm=pretraining,
+                vectors=vectors,
+                pool=pool,
+                say=say,
+            )
     typer.echo(f"{out / 'rows.jsonl'}: {done} runs added; tables: tokenphormer tables {out} --out TABLES")
 
 

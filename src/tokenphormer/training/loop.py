@@ -212,9 +212,8 @@ class Trainer:
         if s.gradient_clip:
             nn.utils.clip_grad_norm_(self.method.module.parameters(), s.gradient_clip)
         if s.l2:
-            for weight in self.method.module.parameters():
-                if weight.grad is not None:
-                    weight.grad.add_(weight.detach(), alpha=s.l2)
+            pairs = [(w.grad, w.detach()) for w in self.method.module.parameters() if w.grad is not None]
+            torch._foreach_add_([grad for grad, _ in pairs], [weight for _, weight in pairs], alpha=s.l2)
         p.updates += 1
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(p.updates, s)
