@@ -107,6 +107,20 @@ def test_stopped_again_and_again(tmp_path: Path, unbroken: Fitted) -> None:
 
 
 @pytest.mark.usefixtures("_often")
+def test_a_running_mean_of_the_weights_goes_on_too(tmp_path: Path, unbroken: Fitted) -> None:
+    path, config = tmp_path / "c.safetensors", CONFIG.replace({"weight_average": 0.9})
+    whole = fit(None, config=config)
+    assert [row["train_loss"] for row in whole.progress.history] == [
+        row["train_loss"] for row in unbroken.progress.history
+    ]
+    assert whole.progress.history[-1]["val_loss"] != unbroken.progress.history[-1]["val_loss"]
+    for epoch in (3, 5):
+        with pytest.raises(InterruptedTrainingError):
+            fit(path, raise_at(epoch), config=config)
+    assert_same(fit(path, config=config), whole)
+
+
+@pytest.mark.usefixtures("_often")
 def test_the_checkpoint_of_a_training_that_is_over(tmp_path: Path, unbroken: Fitted) -> None:
     epochs: list[int] = []
     path = tmp_path / "c.safetensors"

@@ -159,6 +159,42 @@ def test_l2_is_adams_own_decay(clip: float) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_the_running_mean_is_judged_and_kept_and_training_goes_on_from_the_last_weights(share: float) -> None:
+    """Against sums by hand; the weights that are trained are to the bit those of a training without a mean."""
+    changes = {"batch_size": 5, "max_epochs": 3, "warmup_updates": 2}  # four updates an epoch
+    seen: list[dict[str, Tensor]] = []
+    plain = linear_trainer(LinearMethod(), **changes)
+    step = plain._update
+
+    def watched(pieces: list[Tensor]) -> Tensor:
+        loss = step(pieces)
+        seen.append(weights(plain.method.module))
+        return loss
+
+    plain._update = watched  # type: ignore[method-assign]
+    plain.run()
+    last: list[dict[str, Tensor]] = []
+    trainer = linear_trainer(LinearMethod(), weight_average=share, **changes)
+    trainer.run(lambda t: last.append(weights(t.method.module)))
+    assert_equal(last[-1], seen[-1])
+
+    means, ends = dict(seen[0]), []
+    for update, now in enumerate(seen[1:], start=2):
+        kept = min(share, (update - 1) / (update + 3))
+        means = {name: kept * means[name] + (1 - kept) * now[name] for name in means}
+        if update % 4 == 0:
+            ends.append(means)
+    assert_equal(trainer.best, ends[trainer.progress.best_epoch - 1], 1e-6)
+    assert_equal(weights(trainer.method.module), trainer.best)
+    assert any(not torch.allclose(trainer.best[name], end[name]) for end in seen for name in end)
+    for row, end in zip(trainer.progress.history, ends, strict=True):
+        module = copy.deepcopy(trainer.method.module)
+        module.load_state_dict(end)
+        loss = F.cross_entropy(module(trainer.method.x[trainer.val_nodes]), trainer.labels[trainer.val_nodes])  # type: ignore[attr-defined]
+        assert row["val_loss"] == pytest.approx(loss.item(), abs=1e-5)
+
+
 def test_options_of_the_loss_change_it() -> None:
     """The comparison above would be empty if the plain side ignored an option as well."""
     options = [{}, {"label_smoothing": 0.3}, {"class_weights": "balanced"}, {"gradient_clip": 0.01}]

@@ -190,6 +190,7 @@ BOUNDS: dict[str, tuple[list[object], list[object]]] = {
     "max_epochs": ([1], [0]),
     "patience": ([1], [0]),
     "label_smoothing": ([0, 0.999], [-0.001, 1, float("nan")]),
+    "weight_average": ([0, 0.999], [-0.001, 1, float("nan")]),
     "gradient_clip": ([0], [-1e-9, float("inf"), float("nan")]),
     "votes": ([1], [0]),
     "seed": ([-(2**63) + 1, 2**63 - 1], [2**63, -(2**63)]),

@@ -17,6 +17,7 @@ def save_checkpoint(path: str | Path, trainer: Trainer, identity: dict[str, str]
     """Write a training's state. `identity` says what it belongs to: config, split, graph."""
     tensors = {f"model.{name}": tensor for name, tensor in trainer.method.module.state_dict().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in trainer.best.items()}
+    tensors |= {f"average.{index}": tensor for index, tensor in enumerate(trainer.averages)}
     for index, state in trainer.optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
     progress = dataclasses.asdict(trainer.progress)
@@ -40,7 +41,7 @@ def load_checkpoint(path: str | Path, trainer: Trainer, identity: dict[str, str]
             f"{path}: is the checkpoint of another run: it has another {', '.join(other) or 'origin'}. "
             "Use the settings it was begun with, or another folder"
         )
-    groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimiser": {}}
+    groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "average": {}, "optimiser": {}}
     try:
         for name, tensor in tensors.items():
             group, _, rest = name.partition(".")
@@ -52,10 +53,12 @@ def load_checkpoint(path: str | Path, trainer: Trainer, identity: dict[str, str]
             state.setdefault(int(index), {})[key] = tensor
         whole = trainer.optimiser.state_dict()
         trainer.optimiser.load_state_dict({**whole, "state": state})
+        averages = [groups["average"][str(index)].to(trainer.device) for index in range(len(groups["average"]))]
         progress = meta["progress"]
         assert isinstance(progress, dict)
         trainer.progress = Progress(**progress)
         trainer.micro_batch = int(str(meta["micro_batch"]))
     except (RuntimeError, ValueError, KeyError, TypeError, AssertionError) as error:
         raise InputError(f"{path}: does not fit this training ({error})") from error
+    trainer.averages = averages
     trainer.best = {name: tensor.to(trainer.device) for name, tensor in groups["best"].items()}

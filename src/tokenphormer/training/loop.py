@@ -120,6 +120,8 @@ class Trainer:
         )
         self.progress = Progress()
         self.best: State = {}
+        self.averages: list[Tensor] = []
+        """The running mean of each parameter, if the settings ask for one and there was an update."""
         self.micro_batch = method.micro_batch
         self._batches: dict[str, list[Tensor]] = {}
         self._orders: dict[int, Tensor] = {}
@@ -156,17 +158,18 @@ class Trainer:
             update = p.updates - len(losses) + first + 1
             self._give_up(f"the loss was {float(losses[first])} at update {update} of epoch {epoch}")
             return
-        accuracy, val_loss = self._validate()
-        if not math.isfinite(val_loss):  # of weights that are no numbers, the accuracy could still look good
-            self._give_up(f"the validation loss was {val_loss} after update {p.updates} of epoch {epoch}")
-            return
+        with self._averaged():
+            accuracy, val_loss = self._validate()
+            if not math.isfinite(val_loss):  # of weights that are no numbers, the accuracy could still look good
+                self._give_up(f"the validation loss was {val_loss} after update {p.updates} of epoch {epoch}")
+                return
+            if (accuracy, -val_loss) > (p.best_accuracy, -p.best_loss):
+                p.best_epoch, p.best_accuracy, p.best_loss = epoch, accuracy, val_loss
+                self.best = {name: tensor.detach().clone() for name, tensor in self.method.module.state_dict().items()}
         p.epoch = epoch
         row = {"epoch": epoch, "train_loss": train_loss, "val_loss": val_loss, "val_accuracy": accuracy}
         row |= {"learning_rate": learning_rate(p.updates, s), "seconds": time.perf_counter() - began}
         p.history.append(row)
-        if (accuracy, -val_loss) > (p.best_accuracy, -p.best_loss):
-            p.best_epoch, p.best_accuracy, p.best_loss = epoch, accuracy, val_loss
-            self.best = {name: tensor.detach().clone() for name, tensor in self.method.module.state_dict().items()}
         if epoch - p.best_epoch >= s.patience:
             p.stopped = f"no better validation result for {s.patience} epochs"
         elif epoch >= s.max_epochs:
@@ -218,7 +221,32 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(p.updates, s)
         self.optimiser.step()
+        if s.weight_average:
+            self._average()
         return loss
+
+    def _average(self) -> None:
+        """Bring the running mean up to date; what was before the first updates is soon forgotten."""
+        weights = [weight.detach() for weight in self.method.module.parameters()]
+        if not self.averages:
+            self.averages = [weight.clone() for weight in weights]
+        updates = self.progress.updates
+        kept = min(self.settings.weight_average, (updates - 1) / (updates + 3))
+        torch._foreach_lerp_(self.averages, weights, 1 - kept)
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The module with the running mean as its weights, if there is one. Copied: recorded GPU work knows places."""
+        if not self.averages:
+            yield
+            return
+        weights = [weight.detach() for weight in self.method.module.parameters()]
+        last = [weight.clone() for weight in weights]
+        torch._foreach_copy_(weights, self.averages)
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(weights, last)
 
     def _gradients(self, pieces: list[Tensor]) -> Tensor:
         """The gradients and the loss of a batch, of which `pieces` are this rank's."""

@@ -29,6 +29,8 @@ class TrainingSettings:
     """AdamW's: how strongly weights are drawn to zero, all at the same rate."""
     l2: float = 0.0
     """Adam's: so much of each weight is added to its gradient, and weights that the loss hardly needs go to zero."""
+    weight_average: float = 0.0
+    """Judged and kept is a running mean of the weights, of which this share stays at each update; 0: the last ones."""
     batch_size: int = 2000
     """Training nodes to one update; memory does not limit it, since a batch is worked off in pieces."""
     max_epochs: int = 2000
@@ -66,8 +68,9 @@ class TrainingSettings:
             raise InputError(
                 f"decay_updates: {self.decay_updates}; expected at least warmup_updates={self.warmup_updates}"
             )
-        if not 0 <= self.label_smoothing < 1:
-            raise InputError(f"label_smoothing: {self.label_smoothing!r}; expected a share from 0 to below 1")
+        for name in ("label_smoothing", "weight_average"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name}: {getattr(self, name)!r}; expected a share from 0 to below 1")
 
 
 @dataclass(frozen=True)
