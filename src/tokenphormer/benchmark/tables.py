@@ -113,7 +113,8 @@ def cell_results(
     for dataset in datasets:
         check_dataset(dataset, {row["dataset"] for row in rows})
         main = [row for row in rows if (row["study"], row["dataset"]) == (STUDY, dataset) and row["model"] in methods]
-        for protocol in dict.fromkeys(row["protocol"] for row in main) or (usual_protocol(dataset),):
+        usual = usual_protocol(dataset)
+        for protocol in sorted({row["protocol"] for row in main} or {usual}, key=lambda name: (name != usual, name)):
             here = [row for row in main if row["protocol"] == protocol]
             check_splits(here)
             rows_of = {m: current_rows(row for row in here if row["model"] == m) for m in methods}
