@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -447,6 +448,21 @@ def wait_until_gone(pids: list[int]) -> None:
         while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
             assert time.monotonic() < end, f"worker {pid} lives on"
             time.sleep(0.05)
+
+
+def test_searches_judged_in_two_ways_are_two(
+    tmp_path: Path, tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials of one are none of the other's; final runs of the same settings are shared."""
+    use(monkeypatch, Inline(), fake_run)
+    plain = Plan(("mlp",), ("cora",), 2, 3)
+    held_out = dataclasses.replace(plain, judged="held-out")
+    assert fill(plain, tmp_path, CPU) == 5
+    assert fill(held_out, tmp_path, CPU) == 3, "as the same settings win, its final runs are there"
+    assert fill(held_out, tmp_path, CPU) == fill(plain, tmp_path, CPU) == 0
+    trials = [row for row in read_rows([tmp_path]) if row["kind"] == "trial"]
+    assert [row.get("judged") for row in trials] == [None] * 3 + ["held-out"] * 3
+    assert all("judged" not in row for row in read_rows([tmp_path]) if row["kind"] == "final")
 
 
 def test_rows_made_by_hand_are_like_those_of_runs(tiny_datasets: Graph) -> None:

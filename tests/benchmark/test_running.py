@@ -20,7 +20,7 @@ from tokenphormer.baselines.mlp import MLP
 from tokenphormer.benchmark import methods, running
 from tokenphormer.benchmark.methods import METHODS, entry
 from tokenphormer.benchmark.rows import FORMAT
-from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, blind, run, split_of, values_tuple
+from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, blind, halves, run, split_of, values_tuple
 from tokenphormer.errors import DatasetMissingError, InputError, ResourceError
 from tokenphormer.graph import Graph, Split
 from tokenphormer.graph.splits import PROTOCOLS
@@ -129,6 +129,30 @@ def test_trials_have_no_test_accuracy(tiny_datasets: Graph) -> None:
     trial, final = run(job("trial", split=SEARCH_SPLITS), CPU), run(job("final"), CPU)
     assert not [name for name in trial if "test" in name]
     assert {"test_accuracy", "test_macro_f1"} <= final.keys()
+
+
+def test_held_out_nodes_judge_and_do_not_stop(tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels of the half that judges change what is said, and nothing in training; those of the other half do."""
+    split = split_of(tiny_datasets, "stratified", SEARCH_SPLITS)
+    stopping, judging = halves(split, SEARCH_SPLITS)
+    assert set(stopping) | set(judging) == set(split.val)
+    assert not set(stopping) & set(judging)
+    assert abs(len(stopping) - len(judging)) <= 1
+    asked = dataclasses.replace(job("trial", split=SEARCH_SPLITS), judged="held-out")
+    found = {}
+    for name, changed in {"none": split.val[:0], "judging": judging, "stopping": stopping, "test": split.test}.items():
+        y = tiny_datasets.y.copy()
+        y[changed] = (y[changed] + 1) % 3
+        monkeypatch.setattr(running, "dataset", lambda _, y=y: dataclasses.replace(tiny_datasets, y=y))
+        monkeypatch.setattr(running, "split_of", lambda *_: split)
+        row = run(asked, CPU)
+        assert row["judged"] == "held-out"
+        found[name] = (row["val_accuracy"], row["val_loss"])
+    assert found["test"] == found["none"]
+    assert found["judging"][1] == found["none"][1]
+    assert found["judging"][0] != found["none"][0]
+    assert found["stopping"][1] != found["none"][1]
+    assert "judged" not in run(job("trial", split=SEARCH_SPLITS), CPU)
 
 
 # ---------------------------------------------------------------- splits

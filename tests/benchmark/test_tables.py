@@ -166,6 +166,29 @@ def test_a_few_slow_methods_hold_nobody_back() -> None:
     assert common_budget(rows) == 2
 
 
+def test_trials_judged_on_held_out_nodes_count_once_most_methods_have_them() -> None:
+    """The held-out trials prefer the first settings, the others the last; each has final rows."""
+    models = ("tokenphormer", "mlp", "sage", "gcn")
+    rows = [row for model in models for row in cell_rows(model, [0.8, 0.9])]
+    first: dict[str, Any] = {"values": {"dropout": 0.2}}
+    for done, model in enumerate(models[:3], start=1):
+        rows += [make_row(model=model, split=n, test_accuracy=0.6, **first) for n in (0, 1)]
+        rows.append(trial(0, model=model, val_accuracy=0.9, judged="held-out", **first))
+        half = cell_results(rows, ("cora",), models)
+        assert [cell.mean for cell in half] == [pytest.approx(85.0)] * 4, "a search under way counts for nothing"
+        assert "did not stop" not in notes(half)[0]
+        rows.append(trial(1, model=model, val_accuracy=0.1, judged="held-out", values={"dropout": 0.5}))
+        cells = cell_results(rows, ("cora",), models)
+        if done < 3:
+            assert [cell.mean for cell in cells] == [pytest.approx(85.0)] * 4
+    assert [cell.mean for cell in cells] == [pytest.approx(60.0)] * 3 + [None]
+    assert notes(cells)[0] == (
+        "cora: stratified splits; search of 2 trials a method, on validation of a split that is not reported, on those "
+        "of its nodes that did not stop the training"
+    )
+    assert notes(cells)[1] == "GCN on cora, from the paper: its search was judged otherwise"
+
+
 def test_a_method_searched_on_fewer_splits_is_marked() -> None:
     rows = []
     for model in ("tokenphormer", "mlp", "sage", "gcn"):

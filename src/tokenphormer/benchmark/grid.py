@@ -84,6 +84,8 @@ class Plan:
     """Splits on whose validation nodes each trial is judged; the mean counts."""
     protocol: str = "auto"
     """`auto`: geom-gcn where the paper has it, what came with a graph of one's own, stratified elsewhere."""
+    judged: str = ""
+    """How trials are judged, as in `Job`: empty or `held-out`."""
     own: Mapping[str, OwnGraph] = field(default_factory=dict)
     """Those of the datasets that are people's own graphs (`find_graphs`)."""
 
@@ -124,7 +126,7 @@ class Cell:
         mine = [r for r in rows if (r["study"], r["model"], r["dataset"], r.get("protocol")) == here]
         everything, mine = len(mine), current_rows(mine)
         self.outdated = everything - len(mine)
-        self.trials = [r for r in mine if r["kind"] == "trial"]
+        self.trials = [r for r in mine if r["kind"] == "trial" and r.get("judged", "") == plan.judged]
         self.finals = [r for r in mine if r["kind"] == "final"]
         self.search = Search(model, dataset, self.trials, plan.search_splits)
         self.running = 0
@@ -167,7 +169,8 @@ class Cell:
         # A seed a split, in searches too: settings that train from one start alone are not to win.
         seed = split - SEARCH_SPLITS if kind == "trial" else split
         about = (kind, self.model, self.dataset, self.protocol, split, values_tuple(values), seed, STUDY, trial)
-        return Job(*about, own=self.plan.own.get(self.dataset))
+        judged = self.plan.judged if kind == "trial" else ""
+        return Job(*about, judged=judged, own=self.plan.own.get(self.dataset))
 
     def take(self, row: Row) -> None:
         """A run of this cell is over."""
@@ -192,7 +195,8 @@ def check_data(plan: Plan, numbers: Sequence[int]) -> None:
                 train, val, test = split_of(graph, protocol, number).sizes
             except InputError as error:
                 raise InputError(f"{name}, {protocol} split {number}: {error}") from error
-            if not (train and val and test):
+            least = 2 if plan.judged and number >= SEARCH_SPLITS else 1
+            if not (train and val >= least and test):
                 raise InputError(
                     f"{name}, {protocol} split {number}: {train} nodes for training, {val} for validation and {test} "
                     "for test; expected some for each: label more nodes, or take another --protocol"

@@ -23,7 +23,20 @@ from tokenphormer.files import parse_json
 FORMAT = 1
 """Raised when rows of before and after must not be mixed in one table."""
 Row = dict[str, Any]
-KEY = ("kind", "model", "dataset", "protocol", "split", "config_hash", "seed", "study", "sgpm", "trial", "graph")
+KEY = (
+    "kind",
+    "model",
+    "dataset",
+    "protocol",
+    "split",
+    "config_hash",
+    "seed",
+    "study",
+    "sgpm",
+    "trial",
+    "judged",
+    "graph",
+)
 """What makes two rows the same run. A search may come back to values it had: that is another trial."""
 NEEDED = ("kind", "model", "dataset", "study", "status")
 """What every row has, whatever its kind."""

@@ -21,7 +21,7 @@ from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.evaluation.metrics import evaluate
 from tokenphormer.graph import Graph, Split, load_graph, make_split
 from tokenphormer.graph.splits import stratified_split
-from tokenphormer.hashing import digest
+from tokenphormer.hashing import digest, hash_order
 from tokenphormer.training.fit import NO_MEMORY, peak_memory
 from tokenphormer.training.loop import Labelled, Progress, Trainer, predict
 from tokenphormer.training.presets import MOST_NODES
@@ -65,6 +65,9 @@ class Job:
     trial: int = -1
     sgpm: str = ""
     """A file of node vectors for the SGPM-token (.npy), with how they came about behind a `|`."""
+    judged: str = ""
+    """How a trial is judged. Empty: by the highest accuracy on the validation nodes, which also stop the training.
+    `held-out`: one half of them stops it, and the accuracy on the other counts (`halves`)."""
     own: OwnGraph | None = None
     """The graph, if it is no dataset; `dataset` is its name."""
 
@@ -75,6 +78,8 @@ class Job:
         about |= {"study": self.study, "config": config, "config_hash": config_hash(config), "trial": self.trial}
         if self.sgpm:
             about |= {"sgpm": self.sgpm.partition("|")[2]}
+        if self.judged:
+            about |= {"judged": self.judged}
         if self.own:
             about |= {"graph": self.own.hash}
         return about
@@ -107,6 +112,12 @@ def split_of(graph: Graph, protocol: str, number: int) -> Split:
     if protocol == "given" and len(graph.splits) == 1:
         return graph.splits[0]
     return make_split(graph, protocol, number)
+
+
+def halves(split: Split, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The validation nodes of a search split: those that stop the training, and those that judge what it found."""
+    order = hash_order(split.val, number)
+    return order[::2], order[1::2]
 
 
 def blind(graph: Graph) -> Graph:
@@ -155,7 +166,8 @@ def _forget_peak(device: torch.device) -> None:
 def _run(job: Job, graph: Graph, split: Split, device: torch.device, vectors: NDArray[np.float32] | None) -> Row:
     _forget_peak(device)
     began = time.perf_counter()
-    train, val = (Labelled(part, graph.y[part]) for part in (split.train, split.val))
+    stopping, judging = halves(split, job.split) if job.judged else (split.val, split.val)
+    train, val = (Labelled(part, graph.y[part]) for part in (split.train, stopping))
     method, settings = build(
         job.model, blind(graph), graph.num_classes, train.nodes, train.classes, dict(job.values), device, job.seed,
         vectors,
@@ -167,10 +179,10 @@ def _run(job: Job, graph: Graph, split: Split, device: torch.device, vectors: ND
     progress = Progress(epoch=1, best_epoch=1)
     if parameters:
         progress = Trainer(method, train, val, graph.num_classes, settings, device).run()
-    probabilities = predict(method, np.concatenate([split.val, split.test]), settings, device)
+    probabilities = predict(method, np.concatenate([judging, split.test]), settings, device)
     seconds = time.perf_counter() - began
-    ends = np.split(probabilities, [len(split.val)])
-    on_val = evaluate(ends[0], graph.y[split.val])
+    ends = np.split(probabilities, [len(judging)])
+    on_val = evaluate(ends[0], graph.y[judging])
     row: Row = {
         "val_accuracy": on_val.accuracy,
         "val_loss": progress.best_loss if parameters else None,

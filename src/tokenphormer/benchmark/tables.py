@@ -47,6 +47,8 @@ class CellResult:
     """Of the search that chose the settings."""
     search_splits: int = 1
     """Splits that each trial was judged on."""
+    judged: str = ""
+    """How the trials were judged, as in `Job`."""
     short: str = ""
     """How its search was smaller than that of most methods; empty if it was not."""
     differences: Mapping[str, Difference] = field(default_factory=dict)
@@ -117,8 +119,9 @@ def cell_results(
         for protocol in sorted({row["protocol"] for row in main} or {usual}, key=lambda name: (name != usual, name)):
             here = [row for row in main if row["protocol"] == protocol]
             check_splits(here)
-            rows_of = {m: current_rows(row for row in here if row["model"] == m) for m in methods}
-            all_rows = [row for mine in rows_of.values() for row in mine]
+            all_rows = judged_alike(current_rows(here))
+            rows_of = {m: [row for row in all_rows if row["model"] == m] for m in methods}
+            judged = next((str(row["judged"]) for row in _trials(all_rows) if "judged" in row), "")
             trials = budget or common_budget(all_rows)
             searched = common_search_splits(all_rows, trials)
             searches = {method: _search_of(rows_of[method], trials, searched) for method in methods}
@@ -129,7 +132,7 @@ def cell_results(
                     rows_of[method], finals[method], method, dataset, protocol, searches[method][0], references
                 )
                 short = _shortfall(cell.trials, searches[method][1], trials, searched) if cell.n else ""
-                cell = replace(cell, search_splits=searches[method][1], short=short)
+                cell = replace(cell, search_splits=searches[method][1], judged=judged, short=short)
                 if not rows_of[method] and any(row["model"] == method for row in here):
                     cell = replace(cell, reason="its rows are of other defaults")
                 found.append(cell)
@@ -138,8 +141,10 @@ def cell_results(
 
 def main_search(rows: list[Row], dataset: str, protocol: str, method: str) -> tuple[list[Row], int, int]:
     """A method's rows of the main study on a dataset, and the trials and splits that its cell in the table is of."""
-    here = current_rows(
-        row for row in rows if (row["study"], row["dataset"], row.get("protocol")) == (STUDY, dataset, protocol)
+    here = judged_alike(
+        current_rows(
+            row for row in rows if (row["study"], row["dataset"], row.get("protocol")) == (STUDY, dataset, protocol)
+        )
     )
     trials = common_budget(here)
     mine = [row for row in here if row["model"] == method]
@@ -160,6 +165,17 @@ def check_splits(rows: list[Row]) -> None:
                 f"{row['dataset']}, {row['protocol']}: split {row['split']} has the hash {row['split_hash'][:12]}… in "
                 f"some rows and {hashes[row['split']][:12]}… in others; rows from different data cannot be compared"
             )
+
+
+def judged_alike(rows: list[Row]) -> list[Row]:
+    """The rows of one dataset without the trials that are not judged as the table judges there.
+
+    It judges on nodes that did not stop the training as soon as most methods have had as many such trials as others.
+    """
+    others, held_out = (
+        [row for row in rows if row["kind"] != "trial" or bool(row.get("judged")) is judged] for judged in (False, True)
+    )
+    return held_out if common_budget(held_out) >= max(1, common_budget(others)) else others
 
 
 def common_budget(rows: list[Row], splits: int = 1) -> int:
@@ -231,7 +247,11 @@ def _cell(
         if stopped and len(stopped) == len(finals or rows):
             status = "did not run"
         elif any(row["kind"] == "final" for row in rows):
-            reason = f"its final runs are not of the best of {trials} trials"
+            reason = (
+                f"its final runs are not of the best of {trials} trials"
+                if trials
+                else "its search was judged otherwise"
+            )
         else:
             reason = ""
         return CellResult(method, dataset, status, protocol, paper=paper, trials=trials, reason=reason)
@@ -334,7 +354,8 @@ def notes(cells: list[CellResult]) -> list[str]:
         trials = " or ".join(map(str, sorted({cell.trials for cell in full})))
         number = max((cell.search_splits for cell in full), default=1)
         which = "a split that is not reported" if number == 1 else f"{number} splits that are not reported"
-        searched = f"search of {trials} trials a method, on validation of {which}"
+        half = ", on those of its nodes that did not stop the training" if here[0].judged else ""
+        searched = f"search of {trials} trials a method, on validation of {which}{half}"
         lines.append(f"{column}: {here[0].protocol} splits; {searched if ran else 'nothing re-run yet'}")
     lines += [f"{entry(c.method).title} on {c.column}: {c.short} alone" for c in cells if c.short]
     lines += [f"{entry(c.method).title} on {c.column}, {c.status}: {c.reason}" for c in cells if c.reason]

@@ -21,6 +21,10 @@ def benchmark(
     search_splits: Annotated[
         int, typer.Option(help="Splits that each trial is judged on, by the mean of their validation accuracies.")
     ] = 1,
+    held_out: Annotated[
+        bool,
+        typer.Option("--held-out", help="One half of a trial's validation nodes stops it, the other one judges it."),
+    ] = False,
     protocol: Annotated[
         str, typer.Option(help="Split protocol; auto: geom-gcn where usual, given with your graph, else stratified.")
     ] = "auto",
@@ -59,11 +63,12 @@ def benchmark(
             if sgpm or vectors or overrides:
                 raise InputError("--sgpm, --vectors, --set: are for the studies ablation, tokens, sgpm and inputs")
             chosen = METHODS if models == "all" else names(models)
-            plan = Plan(chosen, graphs, splits, budget, search_splits, protocol, own)
+            plan = Plan(chosen, graphs, splits, budget, search_splits, protocol, "held-out" if held_out else "", own)
             done = fill(plan, out, where, workers=workers, minutes=limit, merge=elsewhere, pool=pool, say=say)
         else:
-            if models != "all" or budget != 10:
-                raise InputError(f"--models, --budget: the study '{study}' has methods of its own and searches nothing")
+            if models != "all" or budget != 10 or held_out:
+                told = f"the study '{study}' has methods of its own and searches nothing"
+                raise InputError(f"--models, --budget, --held-out: {told}")
             plan = Plan((), graphs, splits, protocol=protocol, own=own)
             pretraining = None
             if sgpm or study in ("sgpm", "inputs"):
