@@ -144,8 +144,14 @@ def test_a_study_with_an_sgpm(here: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     ("arguments", "message"),
     [
         (("--study", "albation"), "--study albation: expected main, ablation, tokens, sgpm, inputs, additions or"),
-        (("--study", "ablation", "--models", "gcn"), "--models, --budget: the study 'ablation' has methods of its own"),
-        (("--study", "tokens", "--budget", 3), "--models, --budget: the study 'tokens' has methods of its own"),
+        (
+            ("--study", "ablation", "--models", "gcn"),
+            "--models, --budget, --held-out: the study 'ablation' has methods of its own",
+        ),
+        (
+            ("--study", "tokens", "--budget", 3),
+            "--models, --budget, --held-out: the study 'tokens' has methods of its own",
+        ),
         (("--study", "tokens", "--vectors", "kept"), "--vectors, --set: are about SGPMs; say --sgpm too"),
         (("--study", "sgpm", "--set", "epoch=3"), "--set: 'epoch' is no setting; nearest: epochs"),
         (("--sgpm",), "--sgpm, --vectors, --set: are for the studies"),
