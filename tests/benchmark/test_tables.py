@@ -187,6 +187,13 @@ def test_trials_judged_on_held_out_nodes_count_once_most_methods_have_them() -> 
         "of its nodes that did not stop the training"
     )
     assert notes(cells)[1] == "GCN on cora, from the paper: its search was judged otherwise"
+    rows += [
+        trial(n, model=model, split=101, val_accuracy=0.1 * n, values={"dropout": (0.2, 0.5)[n]})
+        for model in models
+        for n in (0, 1)
+    ]
+    cells = cell_results(rows, ("cora",), models)
+    assert [cell.mean for cell in cells] == [pytest.approx(85.0)] * 4, "the others are on two splits now"
 
 
 def test_a_method_searched_on_fewer_splits_is_marked() -> None:

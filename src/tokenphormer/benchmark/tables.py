@@ -170,12 +170,15 @@ def check_splits(rows: list[Row]) -> None:
 def judged_alike(rows: list[Row]) -> list[Row]:
     """The rows of one dataset without the trials that are not judged as the table judges there.
 
-    It judges on nodes that did not stop the training as soon as most methods have had as many such trials as others.
+    It judges on nodes that did not stop the training as soon as most methods have had as many such trials as others, on
+    as many splits.
     """
     others, held_out = (
         [row for row in rows if row["kind"] != "trial" or bool(row.get("judged")) is judged] for judged in (False, True)
     )
-    return held_out if common_budget(held_out) >= max(1, common_budget(others)) else others
+    trials = common_budget(others)
+    enough = common_budget(held_out, common_search_splits(others, trials)) >= max(1, trials)
+    return held_out if enough else others
 
 
 def common_budget(rows: list[Row], splits: int = 1) -> int:
