@@ -83,6 +83,9 @@ def joined(device: str) -> Iterator[str]:
         return
     if not dist.is_available():
         raise ResourceError("this torch was built without torch.distributed; run it without torchrun")
+    # Its functions have the group of all ranks as a default, taken when it is imported. Optimisers import it: by then
+    # they would hold the group for ever, its threads would outlive the group's end, and end the process with an abort.
+    import torch.distributed.nn.functional  # noqa: F401
     from torch.distributed.rendezvous import rendezvous  # which such a torch does not have
 
     wait, fine = _timeout(), False
