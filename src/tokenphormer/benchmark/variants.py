@@ -58,6 +58,7 @@ ADDITIONS: dict[str, dict[str, object]] = {
     "without smoothed labels": {"label_smoothing": 0.0},
     "without a last norm": {"final_norm": False},
     "without Adam's decay": {"l2": 0.0},
+    "without a running mean of the weights": {"weight_average": 0.0},
 }
 """What Tokenphormer+ adds to the paper's model, each taken away. What its settings on a dataset lack is not run."""
 STUDIES = ("ablation", "tokens", "sgpm", "inputs", "additions", "defaults")

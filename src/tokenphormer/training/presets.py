@@ -51,6 +51,19 @@ _PLUS: dict[str, object] = {
     "patience": 50,
 }
 _PLUS_L2: dict[str, object] = _PLUS | {"decay_updates": 1000}  # Adam's decay takes its time
+# No neighbour is read: there are few nodes to learn from, and their neighbours mislead.
+_OWN: dict[str, object] = {
+    "hidden_channels": 64,
+    "num_walks": 0,
+    "num_hops": 0,
+    "dropout": 0.7,
+    "attention_dropout": 0.3,
+    "learning_rate": 5e-3,
+    "weight_decay": 0.0,
+    "l2": 5e-3,
+    "label_smoothing": 0.3,
+    "final_norm": True,
+}
 RECIPES: dict[str, dict[str, object]] = {
     "alike": _PLUS  # neighbours are mostly of one class
     | {"hidden_channels": 128, "num_heads": 4, "num_hops": 2, "dropout": 0.5, "feature_dropout": 0.7}
@@ -81,13 +94,8 @@ RECIPES: dict[str, dict[str, object]] = {
     | {"hidden_channels": 64, "num_layers": 3, "num_walks": 4, "num_hops": 1, "hop_normalisation": "row"}
     | {"dropout": 0.7, "attention_dropout": 0.3, "feature_dropout": 0.5, "learning_rate": 1e-2}
     | {"weight_decay": 1e-3, "l2": 5e-4, "fresh_walks": True},
-    "few nodes": _PLUS_L2
-    | {"row_activation": False, "hidden_channels": 64, "num_walks": 4, "num_hops": 0, "dropout": 0.3}
-    | {"attention_dropout": 0.3, "feature_dropout": 0.5, "learning_rate": 1e-2, "weight_decay": 0.1, "l2": 1e-2}
-    | {"fresh_walks": True, "final_norm": True},
-    "own features": _PLUS_L2  # no neighbour is read: there are few nodes to learn from, and their neighbours mislead
-    | {"hidden_channels": 64, "num_walks": 0, "num_hops": 0, "dropout": 0.7, "attention_dropout": 0.3}
-    | {"learning_rate": 5e-3, "weight_decay": 0.0, "l2": 5e-3, "label_smoothing": 0.3, "final_norm": True},
+    "own features, averaged": _PLUS_L2 | _OWN | {"weight_average": 0.9},
+    "own features": _PLUS_L2 | _OWN,
 }
 
 
