@@ -2,9 +2,10 @@
 
     python scripts/plus_search.py --out FOLDER --device cuda --minutes 5 --workers 15
 
-Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset on
-`--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them sees a test label. It can
-be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the rows tell.
+Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset (or
+another share, `--keep`) on `--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them
+sees a test label. It can be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the
+rows tell. `--search plus-averaged` draws nothing: it is every recipe with several running means of the weights.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import argparse
 import random
 import statistics
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tokenphormer.benchmark.grid import only_writer, usual_protocol, work_off
+from tokenphormer.benchmark.methods import entry
 from tokenphormer.benchmark.rows import Row, read_rows
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, values_tuple
 from tokenphormer.graph import DATASETS
+from tokenphormer.training.presets import RECIPES
 
 FIRST: dict[str, tuple[object, ...]] = {
     "hidden_channels": (64, 128),
@@ -229,7 +233,11 @@ DEEP: dict[str, tuple[object, ...]] = UNLIKE_REFINED | {
     "label_smoothing": (0.0, 0.1),
 }
 """Several layers and more dropout instead of decay, as in Gapformer's best trial on Actor."""
+RECIPE = "recipe"
+AVERAGED: dict[str, tuple[object, ...]] = {RECIPE: tuple(RECIPES), "weight_average": (0.0, 0.9, 0.95, 0.98)}
+"""Every recipe with every running mean of the weights."""
 SPACES = {
+    "plus-averaged": AVERAGED,
     "plus-light": LIGHT,
     "plus-deep": DEEP,
     "plus-alike-refined": ALIKE_REFINED,
@@ -245,16 +253,30 @@ SPACES = {
 
 
 def values_of(study: str, number: int) -> dict[str, Any]:
-    """Settings number `number` of a search; 0 is the defaults."""
+    """Settings number `number` of a search; 0 is the defaults, but where all combinations are tried."""
+    space = SPACES[study]
+    if RECIPE in space:
+        keys, combinations = tuple(space), list(product(*space.values()))
+        return dict(zip(keys, combinations[number % len(combinations)], strict=True))
     rng = random.Random(number)
-    return {key: rng.choice(choices) for key, choices in SPACES[study].items()} if number else {}
+    return {key: rng.choice(choices) for key, choices in space.items()} if number else {}
+
+
+def changes_of(study: str, number: int) -> dict[str, Any]:
+    """The same as changes of the method's defaults: a recipe's name stands for its settings."""
+    values = values_of(study, number)
+    start = ({}, *entry("tokenphormer+").starts)[list(RECIPES).index(values.pop(RECIPE))] if RECIPE in values else {}
+    return {**start, **values}
 
 
 class Stages:
-    """All settings on the first split, then each dataset's best quarter on `more` others."""
+    """All settings on the first split, then a share of each dataset's best on `more` others."""
 
-    def __init__(self, study: str, datasets: list[str], count: int, more: int, rows: list[Row]) -> None:
+    def __init__(
+        self, study: str, datasets: list[str], count: int, more: int, rows: list[Row], keep: float, judged: str
+    ) -> None:
         self.study, self.datasets, self.count, self.more, self.running = study, datasets, count, more, 0
+        self.kept, self.judged = round(count * keep), judged
         self.rows = [row for row in rows if row["study"] == study]
         self.begun = {(row["dataset"], row["trial"], row["split"]) for row in self.rows}
 
@@ -274,12 +296,13 @@ class Stages:
     def _best(self, name: str) -> list[int]:
         first = [row for row in self.rows if row["dataset"] == name and row["split"] == SEARCH_SPLITS]
         done = sorted((row for row in first if row["status"] == "done"), key=lambda row: -row["val_accuracy"])
-        return [row["trial"] for row in done[: self.count // 4]] if len(first) >= self.count else []
+        return [row["trial"] for row in done[: self.kept]] if len(first) >= self.count else []
 
     def _begin(self, name: str, number: int, split: int) -> Job:
         self.begun.add((name, number, split))
-        values = values_tuple(values_of(self.study, number))
-        return Job("trial", "tokenphormer+", name, usual_protocol(name), split, values, 0, self.study, number)
+        values, seed = values_tuple(changes_of(self.study, number)), split - SEARCH_SPLITS
+        about = ("trial", "tokenphormer+", name, usual_protocol(name), split, values, seed, self.study, number)
+        return Job(*about, judged=self.judged)
 
     def take(self, row: Row) -> None:
         """A training is over."""
@@ -320,6 +343,8 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="*", default=[name for name in DATASETS if name != "texas"])
     parser.add_argument("--count", type=int, default=48, help="settings that are tried")
     parser.add_argument("--more", type=int, default=2, help="splits that the best quarter is tried on besides")
+    parser.add_argument("--keep", type=float, default=0.25, help="the share of settings that is tried on those")
+    parser.add_argument("--held-out", action="store_true", help="half of the validation nodes stop, the others judge")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
@@ -333,7 +358,8 @@ def main() -> None:
     path = options.out / "rows.jsonl"
     with only_writer(path):
         rows = read_rows([*options.merge, path])
-        stages = Stages(options.search, options.datasets, options.count, options.more, rows)
+        judged = "held-out" if options.held_out else ""
+        stages = Stages(options.search, options.datasets, options.count, options.more, rows, options.keep, judged)
         work_off(
             [stages], path, torch.device(options.device), workers=options.workers, minutes=options.minutes, say=print
         )

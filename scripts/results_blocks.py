@@ -97,6 +97,28 @@ def verdicts(cells: dict[str, Cell], ours: str, texts: dict[str, str]) -> str:
     return " ".join(text.format(listed(groups[way])) for way, text in texts.items() if groups[way])
 
 
+def links(names: list[str]) -> str:
+    """Links to files of rows; those that differ in a number alone share their name.
+
+    >>> links(["grid-1.jsonl", "grid-10.jsonl", "grid-2.jsonl", "other.jsonl"])
+    'grid [1](experiments/rows/grid-1.jsonl) [2](experiments/rows/grid-2.jsonl) [10](experiments/rows/grid-10.jsonl), \
+[other](experiments/rows/other.jsonl)'
+    """
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        series, _, number = Path(name).stem.rpartition("-")
+        numbered = bool(series) and number.isdecimal()
+        groups.setdefault(series if numbered else Path(name).stem, []).append((int(number) if numbered else 0, name))
+    found = []
+    for series, members in groups.items():
+        if members[0][0] == 0:
+            found.append(f"[{series}](experiments/rows/{members[0][1]})")
+        else:
+            shown = (f"[{number}](experiments/rows/{name})" for number, name in sorted(members))
+            found.append(f"{series} {' '.join(shown)}")
+    return ", ".join(found)
+
+
 def results(cells: dict[str, dict[str, Cell]], rows: dict[str, list[str]]) -> str:
     """README's table: both of ours beside the best of the others and the tuned GCN."""
     lines = [
@@ -107,10 +129,9 @@ def results(cells: dict[str, dict[str, Cell]], rows: dict[str, list[str]]) -> st
     for dataset, here in cells.items():
         best = rivals.get(dataset)
         gap = difference_text(best.gaps.get(PLUS)) if best else ""
-        links = ", ".join(f"[{Path(name).stem}](experiments/rows/{name})" for name in rows[dataset])
         shown = [here[method].text if method in here else "not run yet" for method in (OURS, PLUS, TUNED)]
         other = f"{entry(best.method).title} {best.text}" if best else "not run yet"
-        lines.append(f"| {dataset} | {shown[0]} | {shown[1]} | {other} | {shown[2]} | {gap} | {links} |")
+        lines.append(f"| {dataset} | {shown[0]} | {shown[1]} | {other} | {shown[2]} | {gap} | {links(rows[dataset])} |")
     said = {
         "worse": "On {0} {1} is ahead of all others that were run, with zero outside the 95 % interval.",
         "level": "On {0} {1} and the best of the others cannot be told apart.",

@@ -195,6 +195,10 @@ def test_blocks_follow_the_tables(blocks: ModuleType, tmp_path: Path) -> None:
         in text
     )
     assert f"| {a}, {b} |" in text
+    numbered = [f"[{n}](experiments/rows/grid-{n}.jsonl)" for n in (1, 2, 10)]
+    assert (
+        blocks.links(["a.jsonl", "grid-1.jsonl", "grid-10.jsonl", "grid-2.jsonl"]) == f"{a}, grid {' '.join(numbered)}"
+    )
     assert "dblp" not in text  # Tokenphormer itself was not run there
     assert "| pubmed | 70.0 ± 1.0 (10) | not run yet | not run yet | not run yet |  |" in text
     assert "On photo Tokenphormer+ is ahead of all others" in text
