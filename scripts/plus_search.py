@@ -275,7 +275,7 @@ class Stages:
     def __init__(
         self, study: str, datasets: list[str], count: int, more: int, rows: list[Row], keep: float, judged: str
     ) -> None:
-        self.study, self.datasets, self.count, self.more, self.running = study, datasets, count, more, 0
+        self.study, self.datasets, self.count, self.more = study, datasets, count, more
         self.kept, self.judged = round(count * keep), judged
         self.rows = [row for row in rows if row["study"] == study]
         self.begun = {(row["dataset"], row["trial"], row["split"]) for row in self.rows}

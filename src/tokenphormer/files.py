@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from tokenphormer.errors import InputError, ResourceError
 
 LOCK = ".lock"
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+"""What systems answer whose disk has no locks."""
 
 
 @contextmanager
@@ -82,7 +84,7 @@ def only_process(folder: Path) -> Iterator[None]:
                     f"{folder}: another process is writing it; wait for its end, or name another"
                 ) from None
             except OSError as error:
-                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                if error.errno not in NO_LOCKS:
                     file.close()
                     raise
                 return file

@@ -146,11 +146,11 @@ def test_a_study_with_an_sgpm(here: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         (("--study", "albation"), "--study albation: expected main, ablation, tokens, sgpm, inputs, additions or"),
         (
             ("--study", "ablation", "--models", "gcn"),
-            "--models, --budget, --held-out: the study 'ablation' has methods of its own",
+            "--models, --budget, --search-splits, --held-out: the study 'ablation' has methods of its own",
         ),
         (
             ("--study", "tokens", "--budget", 3),
-            "--models, --budget, --held-out: the study 'tokens' has methods of its own",
+            "--models, --budget, --search-splits, --held-out: the study 'tokens' has methods of its own",
         ),
         (("--study", "tokens", "--vectors", "kept"), "--vectors, --set: are about SGPMs; say --sgpm too"),
         (("--study", "sgpm", "--set", "epoch=3"), "--set: 'epoch' is no setting; nearest: epochs"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,8 +27,9 @@ from tokenphormer.benchmark.grid import Plan, fill, only_writer, usual_protocol
 from tokenphormer.benchmark.methods import FIRST_TRIALS
 from tokenphormer.benchmark.rows import Row, append_row, read_rows, row_key
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job
-from tokenphormer.benchmark.search import best_trial
+from tokenphormer.benchmark.search import Search, best_trial, trials_by_number
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
+from tokenphormer.files import NO_LOCKS
 from tokenphormer.graph import Graph
 
 __all__ = ["cli"]  # the fixture
@@ -332,6 +335,44 @@ def test_two_cannot_fill_one_file(tiny_datasets: Graph, monkeypatch: pytest.Monk
             fill(PLAN, tmp_path, CPU)
         assert rows_of(tmp_path) == []
     assert fill(PLAN, tmp_path, CPU) == WHOLE
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
+def test_disks_without_locks(number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, "what the system says")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    path = tmp_path / "rows.jsonl"
+    if number in NO_LOCKS:
+        with only_writer(path):
+            assert path.exists()
+    else:
+        with pytest.raises(ResourceError, match=r"cannot write .*rows\.jsonl: what the system says"), only_writer(path):
+            pass
+
+
+def test_trials_of_two_machines_that_differ_are_gone_on_with_by_the_earlier_ones(
+    tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each has tried other values on the first split; then there is a second one."""
+    use(monkeypatch, Inline())
+    plan = dataclasses.replace(PLAN, models=("gcn",), datasets=("cora",), budget=3, splits=1)
+    fill(plan, tmp_path / "a", CPU)
+    monkeypatch.setattr(Search, "ask", lambda self, trial: {"hidden_channels": 7 + trial} if trial else {})
+    fill(plan, tmp_path / "b", CPU)
+    ours, theirs = ([row for row in rows_of(tmp_path / name) if row["kind"] == "trial"] for name in "ab")
+    assert [a["config_hash"] == b["config_hash"] for a, b in zip(ours, theirs, strict=True)] == [True, False, False]
+    for first in ("a", "b"):
+        both = tmp_path / f"both, {first} first"
+        shutil.copytree(tmp_path / first, both)
+        fill(dataclasses.replace(plan, search_splits=2), both, CPU, merge=(tmp_path / ("b" if first == "a" else "a"),))
+        rows = [*rows_of(both), *rows_of(tmp_path / ("b" if first == "a" else "a"))]
+        trials = [row for row in rows if row["kind"] == "trial"]
+        assert sorted(trials_by_number(trials, 2)) == [0, 1, 2]
+        assert fill(dataclasses.replace(plan, search_splits=2), both, CPU, merge=(tmp_path / "a", tmp_path / "b")) == 0
 
 
 # ---------------------------------------------------------------- plans

@@ -150,6 +150,13 @@ def test_edges_between_training_and_test() -> None:
     assert find_leaks(apart, split, transductive=False).fine
 
 
+def test_directed_edges_count_whichever_way_they_go() -> None:
+    edges = [[0, 2, 2], [2, 1, 3]]  # training → test, test → training, test → validation
+    graph = Graph.from_edges(edges, num_nodes=4, y=[0, 1, 0, 1], directed=True)
+    found = find_leaks(graph, Split([0, 1], [3], [2]), transductive=False)
+    assert (found.train_test_edges, found.fine) == (2, False)
+
+
 def test_the_embedded_graph() -> None:
     graph = load_graph("debian")
     found = find_leaks(graph, make_split(graph))

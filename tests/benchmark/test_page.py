@@ -9,7 +9,7 @@ import pytest
 
 from tests.benchmark.fakes import make_row, trial
 from tests.evaluation.test_report import EVIL, Page
-from tokenphormer.benchmark.page import accuracy_plot, cost_plot, html_page
+from tokenphormer.benchmark.page import accuracy_plot, cost_plot, html_page, usual_device
 from tokenphormer.benchmark.tables import CellResult, cell_results
 
 METHODS_HERE = ("tokenphormer", "gcn", "mlp", "jknet")
@@ -71,10 +71,20 @@ def test_the_plot_of_accuracies_has_the_interval_of_the_mean(cells: list[CellRes
 
 def test_costs_are_drawn_on_a_scale_that_takes_zero(cells: list[CellResult]) -> None:
     ran = [dataclasses.replace(cell, seconds=0.0) for cell in cells if cell.mean is not None]
-    time, memory = cost_plot(ran).axes
+    time, memory = cost_plot(ran, "").axes
     assert (time.get_xscale(), memory.get_xscale()) == ("log", "log")
     assert [text.get_text() for text in time.texts] == ["1", "2"]
     assert memory.texts[0].get_position() == (pytest.approx(3.0), pytest.approx(85.0))
+
+
+def test_costs_of_two_devices_are_not_drawn_together(cells: list[CellResult]) -> None:
+    ran = [cell for cell in cells if cell.mean is not None]
+    ours, gcn = (dataclasses.replace(cell, device=device) for cell, device in zip(ran, ("cuda", "cpu"), strict=True))
+    more = [dataclasses.replace(gcn, method=name, mean=60.0) for name in ("mlp", "jknet")]
+    assert usual_device([ours, gcn, *more]) == ("cpu", [ours])
+    assert [text.get_text() for text in cost_plot([ours, gcn, *more], "cpu").axes[0].texts] == ["2", "3", "4"]
+    text = Page(html_page([ours, gcn, *more])).text
+    assert "the methods of the plot above, on a CPU. Not drawn, since run elsewhere: Tokenphormer." in text
 
 
 def test_a_page_of_nothing() -> None:

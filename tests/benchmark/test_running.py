@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +181,19 @@ def test_where_one_split_was_given_every_run_takes_it(tiny_datasets: Graph) -> N
     assert split_of(graph, "given", 100).hash != split_of(graph, "given", 101).hash, "searches have their own"
 
 
+def test_where_one_split_was_given_no_search_sees_a_label_of_its_test_nodes(tiny_datasets: Graph) -> None:
+    given = tiny_datasets.splits[0]
+    graph = dataclasses.replace(tiny_datasets, splits=(given,))
+    for number in range(SEARCH_SPLITS, SEARCH_SPLITS + 5):
+        drawn = split_of(graph, "given", number)
+        known = np.concatenate([drawn.train, drawn.val])
+        assert np.array_equal(np.sort(known), np.sort(np.concatenate([given.train, given.val])))
+        assert np.array_equal(drawn.test, given.test), "they are not read in a search"
+        changed = np.array(graph.y)
+        changed[given.test] = (changed[given.test] + 1) % graph.num_classes
+        assert split_of(dataclasses.replace(graph, y=changed), "given", number).hash == drawn.hash
+
+
 def test_two_stage_splits_begin_with_the_papers(tiny_datasets: Graph) -> None:
     assert split_of(tiny_datasets, "two-stage", 0).name == "two-stage-2021"
     assert split_of(tiny_datasets, "two-stage", 3).name == "two-stage-2024"
@@ -227,6 +242,17 @@ def test_a_run_is_not_charged_with_the_memory_of_the_one_before(tiny_datasets: G
     held = run(job(model="label_propagation"), CPU)["peak_memory_bytes"]
     del large
     assert run(job(model="label_propagation"), CPU)["peak_memory_bytes"] < held - 200e6
+
+
+def test_a_process_is_not_charged_with_the_memory_of_the_one_that_started_it() -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("elsewhere the system does not tell")
+    command = "import torch; from tokenphormer.training.fit import peak_memory as p; print(p(torch.device('cpu')))"
+    alone = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    large = np.ones(int(alone.stdout) // 4)  # twice as much
+    started = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert large.nbytes > 1.9 * int(alone.stdout)
+    assert int(started.stdout) < 1.3 * int(alone.stdout)
 
 
 def test_vectors_for_the_sgpm_token_arrive(tiny_datasets: Graph, tmp_path: Path) -> None:

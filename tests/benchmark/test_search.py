@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from tests.benchmark.fakes import fake_run, make_row, trial
-from tokenphormer.benchmark.methods import COMPILE, FEATURELESS, FIRST_TRIALS, METHODS, STOPPING, complete, entry
+from tokenphormer.benchmark.methods import (
+    COMPILE,
+    FEATURELESS,
+    FIRST_TRIALS,
+    METHODS,
+    STOPPING,
+    complete,
+    entry,
+    unnamed_values,
+)
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.benchmark.running import Job, values_tuple
 from tokenphormer.benchmark.search import (
@@ -133,6 +142,26 @@ def test_a_space_smaller_than_the_budget_is_no_trap() -> None:
         values = search.ask(number)
         assert number == 0 or values["alpha"] in (0.5, 0.8)
         search.tell(trial(number, model="label_propagation", values=values))
+
+
+@pytest.mark.parametrize("model", METHODS)
+def test_settings_that_a_trial_does_not_name_have_their_own_defaults(model: str) -> None:
+    search = Search(model, "cora", [])
+    named = finished(model, 0, {})["config"] | {key: choices[-1] for key, choices in entry(model).space.items()}
+    assert search._places(named) == {key: len(choices) - 1 for key, choices in entry(model).space.items()}
+    standing = unnamed_values(model) | dict(entry(model).defaults)
+    inside = all(standing[key] in choices for key, choices in entry(model).space.items())
+    places = search._places(finished(model, 0, {})["config"])
+    assert (places is not None) == inside
+    if places is not None:
+        assert {key: entry(model).space[key][place] for key, place in places.items()} == {
+            key: standing[key] for key in entry(model).space
+        }
+
+
+def test_most_methods_learn_from_their_defaults() -> None:
+    inside = [m for m in METHODS if Search(m, "cora", [])._places(finished(m, 0, {})["config"]) is not None]
+    assert len(inside) > len(METHODS) / 2
 
 
 def test_values_outside_of_the_space_teach_nothing() -> None:

@@ -30,6 +30,11 @@ class LinearMethod:
         self.seen: list[list[int]] = []
         self.draws: list[int] = []
 
+    scores_all = False
+
+    def shrink(self) -> int:
+        raise AssertionError("it works on batches")
+
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 

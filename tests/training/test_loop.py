@@ -283,6 +283,67 @@ def test_no_memory_for_one_node() -> None:
         predict(method, np.arange(5), linear_settings(), CPU)
 
 
+class WholeMethod(LinearMethod):
+    """Every pass is over all nodes, in pieces of at most `memory`, which cannot be smaller than `least`."""
+
+    scores_all = True
+
+    def __init__(self, memory: int, least: int) -> None:
+        super().__init__()
+        self.piece, self.fits, self.least = len(self.x), memory, least
+
+    def shrink(self) -> int:
+        self.piece = self.piece // 2 if self.piece >= 2 * self.least else 0
+        return self.piece
+
+    def scores(self, nodes: Tensor) -> Tensor:
+        if self.piece > self.fits:
+            raise torch.OutOfMemoryError(f"{self.piece} nodes do not fit")
+        return super().scores(nodes)
+
+
+def test_what_scores_all_nodes_makes_its_own_pieces_smaller() -> None:
+    said: list[str] = []
+    method = WholeMethod(memory=6, least=1)
+    linear_trainer(method, said.append).run()
+    assert said == [f"out of memory: all nodes of the graph are now scored {n} nodes at a time" for n in (12, 6)]
+    assert max(map(len, method.seen)) == max(map(len, _seen_with_plenty())), "batches stay as large as they were"
+    assert_equal(weights(method.module), _trained_with_plenty(), 1e-6)
+
+
+def _seen_with_plenty() -> list[list[int]]:
+    method = LinearMethod()
+    linear_trainer(method).run()
+    return method.seen
+
+
+def test_what_scores_all_nodes_and_cannot_do_with_less_says_so() -> None:
+    said: list[str] = []
+    told = r"out of memory \(24 nodes do not fit\): every pass scores all nodes of the graph; use smaller settings"
+    with pytest.raises(ResourceError, match=told):
+        linear_trainer(WholeMethod(memory=6, least=24), said.append).run()
+    assert said == []
+
+
+def test_scores_that_are_passed_on_are_worked_out_in_smaller_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = tiny_graph()
+    config = tiny_config(score_hops=2, consistency=0.5, dropout=0.0, attention_dropout=0.0, max_epochs=3)
+    expected = fit_tokenphormer(graph, tiny_split(graph), config, CPU)
+    whole, sizes, said = TokenphormerMethod.own_scores, [], []
+
+    def own_scores(self: TokenphormerMethod, nodes: Tensor) -> Tensor:
+        if len(nodes) > 20:
+            raise torch.OutOfMemoryError("too many")
+        sizes.append(len(nodes))
+        return whole(self, nodes)
+
+    monkeypatch.setattr(TokenphormerMethod, "own_scores", own_scores)
+    found = fit_tokenphormer(graph, tiny_split(graph), config, CPU, say=said.append)
+    assert said == [f"out of memory: all nodes of the graph are now scored {n} nodes at a time" for n in (30, 15)]
+    assert set(sizes) == {15}
+    assert_equal(weights(found.method.module), weights(expected.method.module), 1e-5)
+
+
 def test_settings_beyond_any_memory() -> None:
     graph = tiny_graph()
     for width in (10**12, 10**18):

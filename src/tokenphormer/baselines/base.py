@@ -92,6 +92,15 @@ class Baseline(nn.Module):
         """What has the weights: itself."""
         return self
 
+    @property
+    def scores_all(self) -> bool:
+        """Whether every pass scores all nodes: what overrides `scores` works on batches."""
+        return type(self).scores is Baseline.scores
+
+    def shrink(self) -> int:
+        """One pass over a graph cannot be made smaller."""
+        return 0
+
     @classmethod
     def bytes_needed(cls, graph: Graph, settings: Any) -> int:
         """About how much memory a training step takes, of methods whose need grows faster than the graph; else 0."""

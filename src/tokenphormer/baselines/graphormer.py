@@ -79,6 +79,11 @@ class Graphormer(Baseline):
             self.micro_batch = 1024
         self.key = draw_key(task.seed, 0, prediction=True)
 
+    @property
+    def scores_all(self) -> bool:
+        """Whether every pass scores all nodes: of graphs that are read as one sequence."""
+        return self.full
+
     @classmethod
     def bytes_needed(cls, graph: Graph, settings: Any) -> int:
         """The bias, its gradient, and a copy that the fused attention makes in every layer, all (heads, n, n)."""

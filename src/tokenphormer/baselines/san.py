@@ -147,6 +147,11 @@ class SAN(Baseline):
             self.micro_batch = 1024
         self.key = draw_key(task.seed, 0, prediction=True)
 
+    @property
+    def scores_all(self) -> bool:
+        """Whether every pass scores all nodes: of graphs that are read as one sequence."""
+        return self.full
+
     @classmethod
     def bytes_needed(cls, graph: Graph, settings: Any) -> int:
         """The masks, and others while they are made; attention weights are never held, where it is fused."""

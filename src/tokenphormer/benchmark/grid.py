@@ -24,8 +24,9 @@ from tokenphormer.benchmark import workers as processes
 from tokenphormer.benchmark.methods import complete, current_rows, entry
 from tokenphormer.benchmark.rows import Row, append_row, config_hash, read_rows
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, OwnGraph, dataset, run, split_of, values_tuple
-from tokenphormer.benchmark.search import Search, best_values, values_of
+from tokenphormer.benchmark.search import Search, best_values, rows_by_trial, values_of
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
+from tokenphormer.files import NO_LOCKS
 from tokenphormer.graph.datasets import DATASETS, load_graph
 from tokenphormer.graph.splits import PROTOCOLS
 from tokenphormer.signals import put_off_signals
@@ -129,20 +130,19 @@ class Cell:
         self.trials = [r for r in mine if r["kind"] == "trial" and r.get("judged", "") == plan.judged]
         self.finals = [r for r in mine if r["kind"] == "final"]
         self.search = Search(model, dataset, self.trials, plan.search_splits)
-        self.running = 0
         self.claimed: set[tuple[str, int, int]] = set()
 
     def next_job(self) -> Job | None:
         """The next run, or None if there is nothing to do (now)."""
         splits = range(SEARCH_SPLITS, SEARCH_SPLITS + self.plan.search_splits)
-        tried = {(int(row["trial"]), int(row["split"])): row for row in self.trials}
-        missing = [(t, split) for t in range(self.plan.budget) for split in splits if (t, split) not in tried]
+        tried = rows_by_trial(self.trials)
+        missing = [(t, split) for t in range(self.plan.budget) for split in splits if split not in tried.get(t, {})]
         for trial, split in missing:
             # What is not independent learns from each trial before the next.
             if not self.search.independent(trial) and (trial != missing[0][0] or self._runs_another(trial)):
                 break
             if ("trial", trial, split) not in self.claimed:
-                known = next((tried[trial, other] for other in splits if (trial, other) in tried), None)
+                known = next(iter(tried.get(trial, {}).values()), None)
                 values = self.search.ask(trial) if known is None else values_of(known)
                 return self._claim("trial", trial, split, values)
         if missing:
@@ -251,16 +251,16 @@ def only_writer(path: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except ImportError:  # Windows
             pass
+        except BlockingIOError:
+            raise InputError(f"{path}: another process is filling it; give each its own --out and merge") from None
         except OSError as error:
-            raise InputError(f"{path}: another process is filling it; give each its own --out and merge") from error
+            if error.errno not in NO_LOCKS:
+                raise ResourceError(f"cannot write {path}: {error.strerror or error}") from error
         yield
 
 
 class Source(Protocol):
     """Where jobs come from."""
-
-    running: int
-    """Jobs under way."""
 
     def next_job(self) -> Any:
         """The next run, or None if there is nothing to do (now)."""
@@ -300,7 +300,6 @@ def work_off(
                     except BrokenProcessPool as error:
                         failure = error
                         break
-                    source.running += 1
             if not running:
                 break
             done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -309,7 +308,6 @@ def work_off(
                 if (fault := future.exception()) is None:
                     row = future.result()
                     append_row(path, row)
-                    source.running -= 1
                     source.take(row)
                     added += 1
                     say(_line(row))

@@ -56,7 +56,10 @@ def find_leaks(graph: Graph, split: Split, *, transductive: bool = True) -> Leak
     part = np.zeros(graph.num_nodes, dtype=np.int8)
     part[split.train], part[split.test] = 1, 2
     source = np.repeat(np.arange(graph.num_nodes), graph.degree)
-    crossing = int(((part[source] == 1) & (part[graph.indices] == 2)).sum())
+    ends = part[source] + 4 * part[graph.indices]
+    crossing = int((ends == 1 + 4 * 2).sum())
+    if graph.directed:
+        crossing += int((ends == 2 + 4 * 1).sum())
     return Leaks(
         dataset=graph.name,
         split=split.name,

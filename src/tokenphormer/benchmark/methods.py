@@ -130,16 +130,17 @@ def entry(name: str) -> Entry:
 METHODS = ("tokenphormer", "tokenphormer+", *BASELINES)
 
 
-def settings_of(name: str) -> set[str]:
-    """Every setting that a method has: its own, those of training, and `normalise_features`."""
+@cache
+def unnamed_values(name: str) -> dict[str, Any]:
+    """The values of a method's settings where none are named: its own, those of training, `normalise_features`."""
     if name.startswith("tokenphormer"):
-        return set(Config.__dataclass_fields__)
-    own = set(load_baseline(name).settings_class.__dataclass_fields__)
-    return own | set(TrainingSettings.__dataclass_fields__) | {"normalise_features"}
+        return dataclasses.asdict(Config())
+    own = dataclasses.asdict(load_baseline(name).settings_class())
+    return own | dataclasses.asdict(TrainingSettings()) | {"normalise_features": False}
 
 
 def _check_keys(method: Entry, keys: Iterable[str], where: str) -> None:
-    known = settings_of(method.name)
+    known = unnamed_values(method.name)
     for key in keys:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tokenphormer.benchmark.methods import entry
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OURS = ("tokenphormer", "tokenphormer+")
+DEVICES = {"cpu": "a CPU", "cuda": "a GPU"}
 
 
 def html_page(cells: list[CellResult]) -> str:
@@ -51,7 +53,11 @@ def html_page(cells: list[CellResult]) -> str:
             label = f"Test accuracy of {len(ran)} methods on {name}, the best on top"
             body.append(html.figure(f"accuracy-{number}", accuracy_plot(ran), label))
             label = f"Accuracy against time and memory on {name}; numbers are those of the plot above"
-            body.append(html.figure(f"cost-{number}", cost_plot(ran), label, "Numbers: the methods of the plot above."))
+            device, left_out = usual_device(ran)
+            told = f"Numbers: the methods of the plot above{f', on {DEVICES[device]}' if device in DEVICES else ''}."
+            if left_out:
+                told += f" Not drawn, since run elsewhere: {', '.join(entry(cell.method).title for cell in left_out)}."
+            body.append(html.figure(f"cost-{number}", cost_plot(ran, device), label, told))
     return page("Benchmark", "\n".join(body))
 
 
@@ -80,12 +86,20 @@ def accuracy_plot(cells: list[CellResult]) -> Figure:
     return figure
 
 
-def cost_plot(cells: list[CellResult]) -> Figure:
-    """Accuracy against seconds a run and against peak memory; methods are numbered in the order given."""
+def usual_device(cells: list[CellResult]) -> tuple[str, list[CellResult]]:
+    """What most of the cells were run on, and the cells that were not: their costs cannot be compared."""
+    device = Counter(cell.device for cell in cells).most_common(1)[0][0]
+    return device, [cell for cell in cells if cell.device != device]
+
+
+def cost_plot(cells: list[CellResult], device: str) -> Figure:
+    """Accuracy against seconds a run and peak memory of what ran on `device`; numbers are places in the order given."""
     figure = plots.new_figure(plots.WIDTH, 5.6)
     panels = (("seconds", "Against time", "seconds a run"), ("memory_mb", "Against memory", "peak memory, MB"))
     for axes, (name, title, label) in zip(figure.subplots(2, 1), panels, strict=True):
         for number, cell in enumerate(cells, start=1):
+            if cell.device != device:
+                continue
             value = max(getattr(cell, name) or 0.0, 1e-3)
             colour = plots.ORANGE if cell.method in OURS else plots.BLUE
             axes.text(value, cell.mean or 0.0, str(number), color=colour, fontsize=9, ha="center", va="center")

@@ -100,8 +100,11 @@ def dataset(source: str | OwnGraph) -> Graph:
 def split_of(graph: Graph, protocol: str, number: int) -> Split:
     """A split by its number. Searches on graphs with fixed splits use random ones of the same shares.
 
-    Where one split came with the graph, every number is that one, and runs differ in their seeds.
+    Where one split came with the graph, every reported number is that one, and runs differ in their seeds; searches
+    deal its training and validation nodes anew, and no label of its test nodes is seen before the end.
     """
+    if number >= SEARCH_SPLITS and protocol == "given" and len(graph.splits) == 1:
+        return _dealt_anew(graph, graph.splits[0], number)
     if number >= SEARCH_SPLITS and protocol == "geom-gcn":
         return stratified_split(graph.y, number, train=0.48, val=0.32)
     if number >= SEARCH_SPLITS and protocol == "given":
@@ -112,6 +115,15 @@ def split_of(graph: Graph, protocol: str, number: int) -> Split:
     if protocol == "given" and len(graph.splits) == 1:
         return graph.splits[0]
     return make_split(graph, protocol, number)
+
+
+def _dealt_anew(graph: Graph, given: Split, number: int) -> Split:
+    """A split whose training and validation nodes are those of another one, dealt at random, class by class."""
+    known = np.concatenate([given.train, given.val])
+    y = np.full_like(graph.y, -1)
+    y[known] = graph.y[known]
+    train = stratified_split(y, number, train=len(given.train) / len(known), val=0.0).train
+    return Split(train, np.setdiff1d(known, train), given.test, name=f"given-{number}")
 
 
 def halves(split: Split, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -152,7 +164,7 @@ def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:300]
 
 
-def _forget_peak(device: torch.device) -> None:
+def forget_peak(device: torch.device) -> None:
     """Runs that share a process are not to be charged with the memory of those before them."""
     if device.type == "cuda":
         gc.collect()
@@ -164,7 +176,7 @@ def _forget_peak(device: torch.device) -> None:
 
 
 def _run(job: Job, graph: Graph, split: Split, device: torch.device, vectors: NDArray[np.float32] | None) -> Row:
-    _forget_peak(device)
+    forget_peak(device)
     began = time.perf_counter()
     stopping, judging = halves(split, job.split) if job.judged else (split.val, split.val)
     train, val = (Labelled(part, graph.y[part]) for part in (split.train, stopping))

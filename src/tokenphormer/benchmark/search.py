@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from tokenphormer.benchmark.methods import FIRST_TRIALS, entry
+from tokenphormer.benchmark.methods import FIRST_TRIALS, entry, unnamed_values
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.benchmark.running import SEARCH_SPLITS
 from tokenphormer.errors import InputError
@@ -35,7 +35,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna: Any = optuna
         self._name = f"{model} {dataset}"
-        self.space, self.starts = entry(model).space, entry(model).starts
+        self.space, self.starts, self._unnamed = entry(model).space, entry(model).starts, unnamed_values(model)
         # Optuna takes plain values alone, so a choice is known by its place.
         self._distributions = {
             key: optuna.distributions.IntDistribution(0, len(choices) - 1)
@@ -84,7 +84,7 @@ class Search:
         places = {}
         for key, choices in self.space.items():
             plain = [list(c) if isinstance(c, tuple) else c for c in choices]
-            value = config.get(key, 0.0 if key == "l2" else None)  # the first trials name no `l2`
+            value = config[key] if key in config else self._unnamed[key]
             value = list(value) if isinstance(value, tuple) else value
             if value not in plain:
                 return None
@@ -106,20 +106,32 @@ def _ordered(choices: tuple[object, ...]) -> bool:
 def trials_by_number(rows: list[Row], splits: int = 1) -> dict[int, Row]:
     """One row for each trial that was run on all of the first `splits` search splits: accuracy and loss are the means.
 
-    Where several machines did the same one, the earliest counts that is done, so that merging gives no method more than
-    its budget. A trial that could not run on one of its splits did not run.
+    A trial that could not run on one of its splits did not run.
+    """
+    wanted = range(SEARCH_SPLITS, SEARCH_SPLITS + splits)
+    return {
+        number: _mean([here[split] for split in wanted])
+        for number, here in rows_by_trial(rows).items()
+        if all(split in here for split in wanted)
+    }
+
+
+def rows_by_trial(rows: list[Row]) -> dict[int, dict[int, Row]]:
+    """The row that counts of each trial and search split.
+
+    Where several machines did the same trial, perhaps with other values, the earliest counts that is done on the first
+    split, and on the others only rows of its values: merging gives no method more than its budget.
     """
     found: dict[int, dict[int, Row]] = {}
-    for row in sorted(rows, key=lambda row: (row["status"] != "done", row.get("time", 0.0), row["config_hash"])):
-        found.setdefault(int(row["trial"]), {}).setdefault(int(row["split"]), row)
-    return {
-        number: _mean([here[split] for split in range(SEARCH_SPLITS, SEARCH_SPLITS + splits)])
-        for number, here in found.items()
-        if all(
-            split in here and here[split]["config_hash"] == here[SEARCH_SPLITS]["config_hash"]
-            for split in range(SEARCH_SPLITS, SEARCH_SPLITS + splits)
-        )
-    }
+    for row in sorted(rows, key=_counts_first):
+        here = found.setdefault(int(row["trial"]), {})
+        if all(row["config_hash"] == other["config_hash"] for other in here.values()):
+            here.setdefault(int(row["split"]), row)
+    return found
+
+
+def _counts_first(row: Row) -> tuple[bool, bool, float, str]:
+    return row["split"] != SEARCH_SPLITS, row["status"] != "done", row.get("time", 0.0), row["config_hash"]
 
 
 def _mean(rows: list[Row]) -> Row:

@@ -58,7 +58,9 @@ class CellResult:
     """Of a whole run, preprocessing included; the mean over splits."""
     preprocessing_seconds: float | None = None
     memory_mb: float | None = None
-    """The highest peak of all splits."""
+    """The highest peak of all splits: on a GPU what torch had allocated, on a CPU the whole process."""
+    device: str = ""
+    """What the runs were done on: `cpu`, `cuda`, or `cpu, cuda`. Time and memory of one are not those of the other."""
     parameters: int | None = None
     reason: str = ""
     """Why a run, or all, did not come about."""
@@ -275,6 +277,7 @@ def _cell(
         seconds=float(np.mean([row["seconds"] for row in done])),
         preprocessing_seconds=float(np.mean([row["preprocessing_seconds"] for row in done])),
         memory_mb=float(np.max([row["peak_memory_bytes"] for row in done])) / 1e6,
+        device=", ".join(sorted({str(row["device"]) for row in done if "device" in row})),
         parameters=int(done[0]["parameters"]),
         reason=reason,
     )
@@ -414,7 +417,16 @@ def csv_text(cells: list[CellResult]) -> str:
     """One line a cell, with everything."""
     columns = ["method", "dataset", "protocol", "status", "mean", "std", "n", "trials"]
     columns += ["difference", "low", "high", "plus_difference", "plus_low", "plus_high"]
-    columns += ["paper_mean", "paper_std", "seconds", "preprocessing_seconds", "memory_mb", "parameters", "reason"]
+    columns += [
+        "paper_mean",
+        "paper_std",
+        "seconds",
+        "preprocessing_seconds",
+        "memory_mb",
+        "device",
+        "parameters",
+        "reason",
+    ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -422,7 +434,7 @@ def csv_text(cells: list[CellResult]) -> str:
         gaps = [end for name in REFERENCES for end in cell.differences.get(name, (None, None, None))]
         paper = cell.paper or (None, None)
         start = [cell.method, cell.dataset, cell.protocol, cell.status, cell.mean, cell.std, cell.n, cell.trials]
-        end = [cell.seconds, cell.preprocessing_seconds, cell.memory_mb, cell.parameters, cell.reason]
+        end = [cell.seconds, cell.preprocessing_seconds, cell.memory_mb, cell.device, cell.parameters, cell.reason]
         writer.writerow(["" if value is None else value for value in [*start, *gaps, *paper, *end]])
     return text.getvalue()
 

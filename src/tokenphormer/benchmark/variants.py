@@ -211,7 +211,6 @@ class Jobs:
     """A list of jobs, worked off in order."""
 
     jobs: list[Any]
-    running: int = 0
 
     def next_job(self) -> Any:
         """The next one."""

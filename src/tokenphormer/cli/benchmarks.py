@@ -66,9 +66,9 @@ def benchmark(
             plan = Plan(chosen, graphs, splits, budget, search_splits, protocol, "held-out" if held_out else "", own)
             done = fill(plan, out, where, workers=workers, minutes=limit, merge=elsewhere, pool=pool, say=say)
         else:
-            if models != "all" or budget != 10 or held_out:
+            if models != "all" or budget != 10 or search_splits != 1 or held_out:
                 told = f"the study '{study}' has methods of its own and searches nothing"
-                raise InputError(f"--models, --budget, --held-out: {told}")
+                raise InputError(f"--models, --budget, --search-splits, --held-out: {told}")
             plan = Plan((), graphs, splits, protocol=protocol, own=own)
             pretraining = None
             if sgpm or study in ("sgpm", "inputs"):
@@ -98,7 +98,9 @@ def tables(
         str, typer.Option(help="Names with commas between; default: all that the main study has rows of.")
     ] = "",
     models: Annotated[str, typer.Option(help="Names with commas between, or all.")] = "all",
-    budget: Annotated[int, typer.Option(help="Trials that count; 0: as many as every method has had.")] = 0,
+    budget: Annotated[
+        int, typer.Option(help="Trials that count; 0: as many as most methods of a dataset have had.")
+    ] = 0,
 ) -> None:
     """Make tables and a page from rows, with paired differences and the paper's figures beside ours."""
     from tokenphormer.benchmark.methods import METHODS

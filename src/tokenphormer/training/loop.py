@@ -42,6 +42,13 @@ class Method(Protocol):
     def micro_batch(self) -> int:
         """Nodes scored at once, to begin with; halved when memory runs out."""
 
+    @property
+    def scores_all(self) -> bool:
+        """Whether every pass scores all nodes of the graph, so that smaller batches take no less memory."""
+
+    def shrink(self) -> int:
+        """Halve what such a pass works on at a time; how many nodes that is now, 0 if it cannot be less."""
+
     def begin_epoch(self, epoch: int) -> None:
         """Called before each training epoch, 1, 2, …"""
 
@@ -289,14 +296,19 @@ class Trainer:
         return torch.zeros((), device=self.device) if loss is None else loss
 
     def _halve(self, pieces: list[Tensor], error: Exception) -> int:
+        """Work on half as many nodes at a time from now on; the size of a batch's pieces."""
         largest = max(map(len, pieces))
-        if largest == 1:
-            raise _too_little_memory(error) from error
-        self.micro_batch = largest // 2
+        if self.method.scores_all:
+            size, told = self.method.shrink(), "all nodes of the graph are now scored"
+        else:
+            size, told = largest // 2, "the batch is now worked off"
+            self.micro_batch = max(1, size)
+        if not size:
+            raise _too_little_memory(error, self.method.scores_all) from error
         self.optimiser.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
-        self.say(f"out of memory: the batch is now worked off {self.micro_batch} nodes at a time")
-        return self.micro_batch
+        self.say(f"out of memory: {told} {size} nodes at a time")
+        return largest if self.method.scores_all else size
 
     # ---------------------------------------------------------------- prediction
 
@@ -373,7 +385,9 @@ def in_pieces(compute: Callable[[Tensor], Tensor], nodes: Tensor, size: int) -> 
             torch.cuda.empty_cache()
 
 
-def _too_little_memory(error: Exception) -> ResourceError:
+def _too_little_memory(error: Exception, scores_all: bool = False) -> ResourceError:
+    if scores_all:
+        return ResourceError(f"out of memory ({error}): every pass scores all nodes of the graph; use smaller settings")
     return ResourceError(f"out of memory with a single node at a time ({error}); use fewer or smaller tokens")
 
 

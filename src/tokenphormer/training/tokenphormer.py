@@ -99,6 +99,18 @@ class TokenphormerMethod:
             learned[TEMPERATURE] = torch.tensor(self.temperature, dtype=torch.float64)
         return learned
 
+    @property
+    def scores_all(self) -> bool:
+        """Whether every pass scores all nodes: where scores are passed on."""
+        return self.passes_scores
+
+    def shrink(self) -> int:
+        """Score all nodes in pieces half as large; more pieces than one are worked out again in the backward pass."""
+        size = max(map(len, self._everyone)) // 2
+        if size:
+            self._everyone = even_split(torch.cat(self._everyone), size)
+        return size
+
     def begin_epoch(self, epoch: int) -> None:
         """New walks and signs where the settings say so."""
         self.source.begin_epoch(epoch)
