@@ -255,7 +255,7 @@ def _cell(
             reason = (
                 f"its final runs are not of the best of {trials} trials"
                 if trials
-                else "its search was judged otherwise"
+                else "of its search there is no trial, or none that was judged as most are here"
             )
         else:
             reason = ""
