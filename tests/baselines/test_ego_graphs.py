@@ -90,3 +90,13 @@ def test_a_graph_without_edges() -> None:
     tokens = drawer.sample(torch.arange(4), (2, 2), 0)
     assert tokens.tolist() == [[node] + [-1] * 6 for node in range(4)]
     assert not drawer.adjacent(tokens).any()
+
+
+def test_directions_are_kept() -> None:
+    """From the row to the column, as edges lead."""
+    graph = Graph.from_edges([[0, 3, 3], [3, 1, 2]], x=np.eye(4), y=[0, 1, 0, 1], directed=True)
+    task = build("gophormer", graph=graph).task
+    assert dense_adjacency(task).nonzero().tolist() == [[0, 3], [3, 1], [3, 2]]
+    tokens = torch.tensor([[0, 3, 1, -1], [2, 1, 3, 0]])
+    found = EgoGraphs(task).adjacent(tokens).nonzero().tolist()
+    assert found == [[0, 0, 1], [0, 1, 2], [1, 2, 0], [1, 2, 1], [1, 3, 2]]

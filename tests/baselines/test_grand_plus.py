@@ -12,9 +12,17 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from tests.baselines.build import build, separable_graph
-from tokenphormer.baselines.grand_plus import PROPAGATIONS, GRANDPlusSettings, inconsistency, step_weights
+from tokenphormer.baselines.grand_plus import (
+    PROPAGATIONS,
+    GRANDPlusSettings,
+    inconsistency,
+    step_weights,
+    unlabelled_pool,
+)
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
+from tokenphormer.graph.splits import stratified_split
+from tokenphormer.hashing import hash_order
 
 
 def transitions(graph: Graph) -> NDArray[np.float64]:
@@ -167,6 +175,24 @@ def test_the_pool_holds_no_training_node() -> None:
     method: Any = build("grand_plus", unlabelled_pool=7)
     assert len(method.pool) == 7
     assert method.pool.min() >= 60
+
+
+@pytest.mark.parametrize("seed", [0, 1, 100])
+def test_a_pool_smaller_than_the_rest_is_drawn_from_validation_and_test_alike(seed: int) -> None:
+    """Also with the seed that the split was made by, as in the benchmark."""
+    y = np.random.default_rng(0).integers(0, 3, 60_000)
+    split = stratified_split(y, seed, val=0.15)
+    pool = unlabelled_pool(len(y), split.train, 10_000, seed)
+    assert len(np.unique(pool)) == 10_000
+    assert not np.isin(pool, split.train).any()
+    for part, share in ((split.val, 0.375), (split.test, 0.625)):
+        assert np.isin(pool, part).mean() == pytest.approx(share, abs=0.02)
+    assert not np.array_equal(pool, unlabelled_pool(len(y), split.train, 10_000, seed + 1))
+
+
+def test_a_pool_of_all_nodes_is_in_the_order_of_the_seed() -> None:
+    others = np.arange(60, 90)
+    np.testing.assert_array_equal(unlabelled_pool(90, np.arange(60), 30, 7), hash_order(others, 7))
 
 
 def test_batch_norm_and_one_layer() -> None:

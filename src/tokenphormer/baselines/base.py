@@ -49,12 +49,27 @@ class Task:
             dense = dense / np.maximum(np.abs(dense).sum(axis=1, keepdims=True), 1e-12)
         return torch.tensor(dense, dtype=torch.float32, device=self.device)
 
+    @property
+    def ends(self) -> Tensor:
+        """(2, E) the node that each directed edge leaves, and the one it leads to, in the order of the graph's rows."""
+        leaves = np.repeat(np.arange(self.graph.num_nodes), self.graph.degree)
+        both = np.stack([leaves, self.graph.indices.astype(np.int64)])
+        return torch.tensor(both, device=self.device)
+
     @cached_property
     def edge_index(self) -> Tensor:
-        """(2, E) source and target of every directed edge, PyG's way; undirected edges stand there twice."""
-        source = np.repeat(np.arange(self.graph.num_nodes), self.graph.degree)
-        both = np.stack([source, self.graph.indices.astype(np.int64)])
-        return torch.tensor(both, device=self.device)
+        """(2, E) the edges as PyG passes messages, from row 0 to row 1: each node reads those that its edges lead to.
+
+        That is what walks and `propagation_matrix` do. So directed edges are turned round here; undirected ones stand
+        in it twice, as they are.
+        """
+        return self.ends.flip(0) if self.graph.directed else self.ends
+
+    @cached_property
+    def edge_weight(self) -> Tensor | None:
+        """(E) the weight of each edge of `edge_index`, float32; None where the graph has no weights."""
+        weight = self.graph.edge_weight
+        return None if weight is None else torch.tensor(weight, dtype=torch.float32, device=self.device)
 
     @property
     def num_nodes(self) -> int:

@@ -46,9 +46,9 @@ class EgoGraphs:
         # One entry more than there are edges: what is read for an empty row is thrown away, but has to be there.
         self.indices = torch.zeros(len(graph.indices) + 1, dtype=torch.int64, device=device)
         self.indices[:-1] = torch.tensor(graph.indices, device=device)
-        source, target = task.edge_index
+        leaves, leads_to = task.ends
         last = torch.full((1,), self.num_nodes**2, device=device)
-        self.edges = torch.cat([source * self.num_nodes + target, last])  # ascending, as the rows of a Graph are
+        self.edges = torch.cat([leaves * self.num_nodes + leads_to, last])  # ascending, as the rows of a Graph are
 
     def sample(self, nodes: Tensor, fan_outs: tuple[int, ...], key: int | Tensor) -> Tensor:
         """(B, T) nodes of the ego-graphs, the centre first, no node twice; −1 where there was none to draw.
@@ -82,7 +82,8 @@ class EgoGraphs:
 def dense_adjacency(task: Task) -> Tensor:
     """(n, n) whether there is an edge from the row's node to the column's."""
     adjacency = torch.zeros(task.num_nodes, task.num_nodes, dtype=torch.bool, device=task.device)
-    adjacency[task.edge_index[0], task.edge_index[1]] = True
+    leaves, leads_to = task.ends
+    adjacency[leaves, leads_to] = True
     return adjacency
 
 

@@ -41,6 +41,8 @@ class SparsePattern:
     """(2, E) the graph's, the expander's, those into each virtual node, and those out of each."""
     kinds: Tensor
     """(E) the kind of each edge: 0 the graph's, 1 the expander's, 2 … for the virtual nodes."""
+    graph_weight: Tensor | None = None
+    """(E₀) the weights of the graph's own, if it has any."""
 
     @classmethod
     def of(cls, task: Task, expander: NDArray[np.int64], virtual_nodes: int) -> SparsePattern:
@@ -50,7 +52,8 @@ class SparsePattern:
         hubs = [torch.full((n,), n + number) for number in range(virtual_nodes)]
         parts += [torch.stack([everyone, hub]) for hub in hubs] + [torch.stack([hub, everyone]) for hub in hubs]
         kinds = torch.cat([torch.full((part.shape[1],), kind) for kind, part in enumerate(parts)])
-        return cls(graph_edges, torch.cat(parts, dim=1).to(task.device), kinds.to(task.device))
+        edges = torch.cat(parts, dim=1).to(task.device)
+        return cls(graph_edges, edges, kinds.to(task.device), task.edge_weight)
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,15 @@ class ExphormerLayer(nn.Module):
         """Nodes (n, h) and virtual nodes (V, h) after the layer; `edge_kinds` has a row for each kind of edge."""
         factor = self.edge_factor(edge_kinds).index_select(0, sparse.kinds)  # (E, h)
         attended: Tensor = self.attention(torch.cat([H, virtual]), sparse.edges, factor)
-        H, virtual = self.block(H, self.conv(H, sparse.graph_edges), attended[: len(H)]), attended[len(H) :]
-        return H, virtual
+        passed = self.conv(H, sparse.graph_edges, sparse.graph_weight)
+        return self.block(H, passed, attended[: len(H)]), attended[len(H) :]
 
 
 class Exphormer(Baseline):
-    """Attention along the graph's edges, an expander's edges, and edges to and from virtual nodes."""
+    """Attention along the graph's edges, an expander's edges, and edges to and from virtual nodes.
+
+    Edge weights are in the message passing beside the attention, which has no place for them.
+    """
 
     title = "Exphormer"
     paper = "https://arxiv.org/abs/2303.06147"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,6 +38,35 @@ class GapformerSettings:
         shares(dropout=self.dropout)
 
 
+class Edges(NamedTuple):
+    """What a layer passes messages over; without weights on a graph that has none."""
+
+    edge_index: Tensor
+    """(2, E)."""
+    weight: Tensor | None
+    """(E) as they are."""
+    mean_weight: Tensor | None
+    """(E) those of `mean_weights`."""
+
+    @classmethod
+    def of(cls, task: Task) -> Edges:
+        """The edges of a task."""
+        return cls(task.edge_index, task.edge_weight, mean_weights(task))
+
+
+def mean_weights(task: Task) -> Tensor | None:
+    """(E) the edges' weights, scaled so that those of a node are 1 on average: with them PyG's mean is a weighted one.
+
+    PyG multiplies with the weights, but then divides by the number of neighbours.
+    """
+    weight = task.graph.edge_weight
+    if weight is None:
+        return None
+    reader = task.edge_index[1].cpu().numpy()
+    mean = np.bincount(reader, weights=weight) / np.maximum(np.bincount(reader), 1)
+    return torch.tensor(weight / mean[reader], dtype=torch.float32, device=task.device)
+
+
 class GlobalPooling(nn.Module):
     """Pooled nodes are weighted means of all nodes, with weights learned from the nodes themselves."""
 
@@ -49,7 +79,7 @@ class GlobalPooling(nn.Module):
         S = F.softmax(self.assign(H), dim=1)
         return (S / S.sum(dim=0)).t()
 
-    def attend(self, H: Tensor, q: Tensor, k: Tensor, v: Tensor, _: Tensor) -> Tensor:
+    def attend(self, H: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Tensor | None) -> Tensor:
         """(n, heads, d) of every node over the n' pooled keys and values."""
         W = self.weights(H)
         pooled_k, pooled_v = ((W @ part.flatten(1)).view(-1, *part.shape[1:]) for part in (k, v))
@@ -58,19 +88,21 @@ class GlobalPooling(nn.Module):
 
 
 class LocalPooling(nn.Module):
-    """Each node's pooled nodes are itself and the means over what is 1, 2, … steps of a uniform walk away."""
+    """Each node's pooled nodes are itself and the means over what is 1, 2, … steps of a random walk away."""
 
     def __init__(self, num_hops: int) -> None:
         super().__init__()
         self.num_hops = num_hops
         self.mean = SimpleConv(aggr="mean")
 
-    def attend(self, _: Tensor, q: Tensor, k: Tensor, v: Tensor, edge_index: Tensor) -> Tensor:
-        """(n, heads, d) of every node over its own pooled keys and values."""
+    def attend(
+        self, _: Tensor, q: Tensor, k: Tensor, v: Tensor, edge_index: Tensor, mean_weight: Tensor | None = None
+    ) -> Tensor:
+        """(n, heads, d) of every node over its own pooled keys and values; `mean_weight` is that of `mean_weights`."""
         both = torch.cat([k.flatten(1), v.flatten(1)], dim=1)
         pools = [both]
         for _hop in range(self.num_hops):
-            pools.append(self.mean(pools[-1], edge_index))
+            pools.append(self.mean(pools[-1], edge_index, mean_weight))
         stacked = torch.stack(pools, dim=1).view(len(k), len(pools), 2, *k.shape[1:])  # (n, n', 2, heads, d)
         pooled_k, pooled_v = stacked.unbind(dim=2)
         score = torch.einsum("nhd,nphd->nhp", q, pooled_k) * q.shape[2] ** -0.5
@@ -92,13 +124,13 @@ class GapformerLayer(nn.Module):
         self.near = GCNConv(h, h, cached=True)
         self.widen, self.narrow = nn.Linear(h, 2 * h), nn.Linear(2 * h, h)
 
-    def forward(self, H: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, H: Tensor, edges: Edges) -> Tensor:
         """(n, h) → (n, h)."""
         drop = self.dropout if self.training else 0.0
         normed = self.attention_norm(H)
         q, k, v = self.query_key_value(normed).view(len(H), 3, self.num_heads, -1).unbind(dim=1)
-        far = self.output(self.pooling.attend(normed, q, k, v, edge_index).flatten(1))
-        H = H + dropout(far + F.relu(self.near(normed, edge_index)), drop)
+        far = self.output(self.pooling.attend(normed, q, k, v, edges.edge_index, edges.mean_weight).flatten(1))
+        H = H + dropout(far + F.relu(self.near(normed, edges.edge_index, edges.weight)), drop)
         widened = dropout(F.gelu(self.widen(self.ffn_norm(H))), drop)
         return H + dropout(self.narrow(widened), drop)
 
@@ -108,7 +140,7 @@ class Gapformer(Baseline):
 
     As in the paper, keys and values are pooled, globally or locally, before the attention. There is no published code:
     that a global pool is a learned soft assignment, a local one the mean of so many steps, and that a GCN layer beside
-    the attention keeps what is near, are choices made here.
+    the attention keeps what is near, are choices made here. Edge weights are in the GCN layer and in local pools.
     """
 
     title = "Gapformer"
@@ -128,6 +160,7 @@ class Gapformer(Baseline):
     def __init__(self, task: Task, settings: GapformerSettings) -> None:
         super().__init__(task)
         self.dropout = settings.dropout
+        self.edges = Edges.of(task)
         self.project = nn.Linear(task.x.shape[1], settings.hidden_channels)
         self.layers = nn.ModuleList(GapformerLayer(settings) for _ in range(settings.num_layers))
         self.head = nn.Sequential(
@@ -138,6 +171,6 @@ class Gapformer(Baseline):
         """(n, C) class scores of all nodes."""
         H = dropout(F.relu(self.project(self.task.x)), self.dropout if self.training else 0.0)
         for layer in self.layers:
-            H = layer(H, self.task.edge_index)
+            H = layer(H, self.edges)
         scores: Tensor = self.head(H)
         return scores

@@ -40,7 +40,10 @@ class GATSettings:
 
 
 class GAT(Baseline):
-    """Neighbours weighted by softmax(LeakyReLU(a₁ᵀ W h_i + a₂ᵀ W h_j)), ELU, for each layer."""
+    """Neighbours weighted by softmax(LeakyReLU(a₁ᵀ W h_i + a₂ᵀ W h_j)), ELU, for each layer.
+
+    The attention has no place for edge weights: they are ignored.
+    """
 
     title = "GAT"
     paper = "https://arxiv.org/abs/1710.10903"

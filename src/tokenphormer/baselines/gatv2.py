@@ -10,7 +10,10 @@ from tokenphormer.baselines.gat import GAT
 
 
 class GATv2(GAT):
-    """GAT with the weights softmax(aᵀ LeakyReLU(W₁ h_i + W₂ h_j)): the ranking of neighbours depends on the node."""
+    """GAT with the weights softmax(aᵀ LeakyReLU(W₁ h_i + W₂ h_j)): the ranking of neighbours depends on the node.
+
+    As in GAT, edge weights are ignored.
+    """
 
     title = "GATv2"
     paper = "https://arxiv.org/abs/2105.14491"

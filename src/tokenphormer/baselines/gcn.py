@@ -54,5 +54,6 @@ class GCN(Baseline):
         H = self.task.x
         for layer, conv in enumerate(self.convs):
             H = F.relu(H) if layer else H
-            H = conv(dropout(H, self.dropout if self.training else 0.0), self.task.edge_index)
+            H = dropout(H, self.dropout if self.training else 0.0)
+            H = conv(H, self.task.edge_index, self.task.edge_weight)
         return H

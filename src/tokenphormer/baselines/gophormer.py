@@ -83,6 +83,7 @@ class Gophormer(Baseline):
 
     As in the paper the samples of a node are drawn together by the consistency loss; in the published code that loss
     sees one sample at a time. Ego-graphs are drawn anew every epoch, not chosen from 30 drawn beforehand.
+    Edge weights are in the proximity; the drawing of neighbours does not heed them.
     """
 
     title = "Gophormer"

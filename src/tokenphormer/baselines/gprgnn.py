@@ -1,4 +1,8 @@
-"""GPR-GNN: Adaptive Universal Generalized PageRank Graph Neural Network (ICLR 2021), https://arxiv.org/abs/2006.07988."""
+"""GPR-GNN: Adaptive Universal Generalized PageRank Graph Neural Network (ICLR 2021), https://arxiv.org/abs/2006.07988.
+
+One departure: the original gives γ no weight decay, here it has that of all weights. Measured without it: validation
+on Cora is unchanged; on Wisconsin it is 1.1 points lower and test 1.4 higher, over six splits. No clear effect.
+"""
 
 from __future__ import annotations
 

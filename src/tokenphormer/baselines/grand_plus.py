@@ -18,13 +18,15 @@ from torch import Tensor, nn
 
 from tokenphormer.baselines.base import Baseline, Task, at_least, check_choice, shares
 from tokenphormer.graph import Graph
-from tokenphormer.hashing import hash_order
+from tokenphormer.hashing import hash_order, mix64
 from tokenphormer.hops import propagation_matrix
 from tokenphormer.model import dropout
 
 PROPAGATIONS = ("ppr", "average", "single")
 BLOCK = 32
 """Rows that a thread pushes before it looks for more."""
+POOL_KEY = 0x9BD1F2A64C3E5087
+"""Sets the choice of the pool apart from that of the split, which is by the hash of the same seed."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,16 @@ def step_weights(settings: GRANDPlusSettings) -> NDArray[np.float64]:
     weights = kinds[settings.propagation]
     result: NDArray[np.float64] = weights / weights.sum()
     return result
+
+
+def unlabelled_pool(num_nodes: int, train_nodes: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    """At most `count` nodes that are not for training, drawn alike from all of these.
+
+    Not the first by the hash of the seed: the stratified split of that seed deals nodes out in this very order,
+    validation before test. Where all are taken, they stand in it.
+    """
+    others = np.setdiff1d(np.arange(num_nodes), train_nodes)
+    return hash_order(hash_order(others, mix64(seed ^ POOL_KEY))[:count], seed)
 
 
 def transition_matrix(graph: Graph) -> sp.csr_array:
@@ -164,8 +176,7 @@ class GRANDPlus(Baseline):
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(nn.BatchNorm1d(a) if settings.batch_norm else nn.Identity() for a in widths[:-1])
         self.P = transition_matrix(task.graph)
-        others = np.setdiff1d(np.arange(task.num_nodes), task.train_nodes)
-        pool = hash_order(others, task.seed)[: settings.unlabelled_pool]
+        pool = unlabelled_pool(task.num_nodes, task.train_nodes, settings.unlabelled_pool, task.seed)
         self.pool = torch.tensor(pool, device=task.device)
         rows = np.concatenate([task.train_nodes, pool])
         nodes, values = self.push(rows)

@@ -71,9 +71,9 @@ class GPSLayer(nn.Module):
         self.attention = FullAttention(hidden_channels, num_heads)
         self.block = GPSBlock(hidden_channels, dropout)
 
-    def forward(self, H: Tensor, edges: Tensor) -> Tensor:
-        """(n, h) → (n, h)."""
-        result: Tensor = self.block(H, self.conv(H, edges), self.attention(H))
+    def forward(self, H: Tensor, edges: Tensor, weight: Tensor | None = None) -> Tensor:
+        """(n, h) → (n, h); `weight` (E) is that of the edges."""
+        result: Tensor = self.block(H, self.conv(H, edges, weight), self.attention(H))
         return result
 
 
@@ -98,7 +98,10 @@ class GraphGPSSettings:
 
 
 class GraphGPS(Baseline):
-    """Positions at the input; in each layer, message passing and global attention side by side."""
+    """Positions at the input; in each layer, message passing and global attention side by side.
+
+    Edge weights are in the message passing and in the walks of `walk_pe`.
+    """
 
     title = "GraphGPS"
     paper = "https://arxiv.org/abs/2205.12454"
@@ -144,7 +147,7 @@ class GraphGPS(Baseline):
         """(n, C) class scores of all nodes."""
         H = self.input(dropout(self.task.x, self.dropout if self.training else 0.0), self.places())
         for layer in self.layers:
-            H = layer(H, self.task.edge_index)
+            H = layer(H, self.task.edge_index, self.task.edge_weight)
         scores: Tensor = self.output(H)
         return scores
 

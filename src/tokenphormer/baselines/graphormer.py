@@ -46,6 +46,7 @@ class Graphormer(Baseline):
 
     The paper's edge encoding needs edge features and its virtual node serves whole-graph tasks; neither is here.
     Ego-graphs have the distances within themselves, as in the papers that ran Graphormer on large graphs.
+    Distances are steps, degrees count edges and neighbours are drawn alike: edge weights are ignored.
     """
 
     title = "Graphormer"

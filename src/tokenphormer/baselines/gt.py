@@ -108,7 +108,10 @@ class GTSettings:
 
 
 class GT(Baseline):
-    """A Transformer whose attention reaches the neighbours only, with Laplacian positions at the input."""
+    """A Transformer whose attention reaches the neighbours only, with Laplacian positions at the input.
+
+    Neither has a place for edge weights: they are ignored.
+    """
 
     title = "GT"
     paper = "https://arxiv.org/abs/2012.09699"

@@ -62,7 +62,7 @@ class JKNet(Baseline):
         drop = self.dropout if self.training else 0.0
         H, layers = self.task.x, []
         for conv in self.convs:
-            H = F.relu(conv(dropout(H, drop), self.task.edge_index))
+            H = F.relu(conv(dropout(H, drop), self.task.edge_index, self.task.edge_weight))
             layers.append(H)
         scores: Tensor = self.output(dropout(self.jump(layers), drop))
         return scores

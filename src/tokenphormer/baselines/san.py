@@ -108,7 +108,10 @@ class SpectralAttention(nn.Module):
 
 
 class SAN(Baseline):
-    """A Transformer over each node's eigenpairs gives its position; spectral attention layers do the rest."""
+    """A Transformer over each node's eigenpairs gives its position; spectral attention layers do the rest.
+
+    Edge weights are ignored: by the eigenpairs, by the attention, and by the drawing of ego-graphs.
+    """
 
     title = "SAN"
     paper = "https://arxiv.org/abs/2106.03893"

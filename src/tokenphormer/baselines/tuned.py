@@ -102,9 +102,9 @@ class TunedGNN(Baseline):
     def layer(self, in_channels: int) -> Any:
         """One layer, from `in_channels` to `hidden_channels`."""
 
-    def edges_of(self, task: Task) -> Tensor | SparseOperator:
-        """What the layers pass messages over: (2, E) edges, or a matrix."""
-        return task.edge_index
+    def edges_of(self, task: Task) -> tuple[Tensor | SparseOperator | None, ...]:
+        """What the layers pass messages over: (2, E) edges and their weights, if any, or a matrix."""
+        return task.edge_index, task.edge_weight
 
     def forward(self) -> Tensor:
         """(n, C) class scores of all nodes."""
@@ -112,7 +112,7 @@ class TunedGNN(Baseline):
         H = self.task.x if self.input is None else dropout(self.input(self.task.x), drop)
         layers = []
         for number, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
-            new = conv(H, self.edges)
+            new = conv(H, *self.edges)
             new = new if self.skips is None else new + self.skips[number](H)
             H = dropout(F.relu(norm(new)), drop)
             layers.append(H)
@@ -131,7 +131,7 @@ class TunedGCN(TunedGNN):
 
 
 class TunedGAT(TunedGNN):
-    """GAT, tuned."""
+    """GAT, tuned. As in GAT, edge weights are ignored."""
 
     title = "GAT (tuned)"
     settings_class = TunedGATSettings
@@ -143,9 +143,9 @@ class TunedGAT(TunedGNN):
         width = self.settings.hidden_channels // heads
         return GATConv(in_channels, width, heads=heads, add_self_loops=False, bias=False)
 
-    def edges_of(self, task: Task) -> Tensor:
+    def edges_of(self, task: Task) -> tuple[Tensor]:
         """(2, E + n) with a loop at each node."""
-        return edges_and_loops(task)
+        return (edges_and_loops(task),)
 
 
 class TunedGraphSAGE(TunedGNN):
@@ -158,6 +158,6 @@ class TunedGraphSAGE(TunedGNN):
         """The node itself and the mean of its neighbours, each with its own weights."""
         return MeanConv(in_channels, self.settings.hidden_channels)
 
-    def edges_of(self, task: Task) -> SparseOperator:
+    def edges_of(self, task: Task) -> tuple[SparseOperator]:
         """(n, n) the mean over neighbours."""
-        return mean_operator(task)
+        return (mean_operator(task),)
