@@ -29,7 +29,7 @@ from tokenphormer.sgpm import Pretrainer, SGPMSettings, pretraining, softmax
 from tokenphormer.sgpm.bigram import bigram_accuracy
 from tokenphormer.sgpm.masking import MaskedBatch
 from tokenphormer.sgpm.model import CLS, MASK, SEP, UNK
-from tokenphormer.sgpm.pretraining import GraphInputs, learning_rate, run_with_checkpoints, unit_rows
+from tokenphormer.sgpm.pretraining import GraphInputs, kept_epoch, learning_rate, run_with_checkpoints, unit_rows
 from tokenphormer.tensor_files import load_tensors, save_tensors
 
 LEARNS: dict[str, Any] = {
@@ -248,6 +248,7 @@ def test_early_stopping_keeps_the_best_weights() -> None:
     trainer.run(lambda t: seen.append(weights(t)))
     assert trainer.progress.stopped == "no lower validation loss for 2 epochs"
     assert (trainer.progress.epoch, trainer.progress.best_epoch, trainer.progress.best_loss) == (4, 2, 2.0)
+    assert kept_epoch(trainer.progress.history)["epoch"] == 2
     assert all(torch.equal(tensor, seen[1][name]) for name, tensor in weights(trainer).items())
     assert not torch.equal(seen[1]["table"], seen[3]["table"])
 

@@ -152,7 +152,7 @@ def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:300]
 
 
-def _forget_peak(device: torch.device) -> None:
+def forget_peak(device: torch.device) -> None:
     """Runs that share a process are not to be charged with the memory of those before them."""
     if device.type == "cuda":
         gc.collect()
@@ -164,7 +164,7 @@ def _forget_peak(device: torch.device) -> None:
 
 
 def _run(job: Job, graph: Graph, split: Split, device: torch.device, vectors: NDArray[np.float32] | None) -> Row:
-    _forget_peak(device)
+    forget_peak(device)
     began = time.perf_counter()
     stopping, judging = halves(split, job.split) if job.judged else (split.val, split.val)
     train, val = (Labelled(part, graph.y[part]) for part in (split.train, stopping))

@@ -24,7 +24,7 @@ from tokenphormer.files import LOCK, atomic_path, is_partial, only_process, pars
 from tokenphormer.graph import Graph
 from tokenphormer.graph.raw_files import user_cache
 from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM, document_fingerprint
-from tokenphormer.sgpm.pretraining import Pretrainer, PretrainProgress, run_with_checkpoints
+from tokenphormer.sgpm.pretraining import Pretrainer, PretrainProgress, kept_epoch, run_with_checkpoints
 from tokenphormer.sgpm.settings import SMALL, SGPMSettings
 
 MANIFEST = "sgpm.json"
@@ -197,7 +197,7 @@ def find_or_pretrain(
 
 def model_card(graph: Graph, settings: SGPMSettings, progress: PretrainProgress) -> str:
     """What a reader should know before using the weights."""
-    best = progress.history[progress.best_epoch - 1]
+    best = kept_epoch(progress.history)
     effort = f"{progress.epoch} epochs, {progress.tokens:,} tokens, {progress.seconds:.0f} s; {progress.stopped}"
     lines = [
         f"# SGPM on {graph.name}",

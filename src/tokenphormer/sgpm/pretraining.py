@@ -463,6 +463,11 @@ def clip_gradients(dense: list[nn.Parameter], sparse: list[nn.Parameter], highes
         values.mul_((highest / (norm + 1e-6)).clamp(max=1.0))  # as torch does it
 
 
+def kept_epoch(history: list[Row]) -> Row:
+    """The epoch whose weights a pre-training keeps: the first of the lowest validation loss."""
+    return min(history, key=lambda row: row["val_loss"])
+
+
 def learning_rate(done: float, settings: SGPMSettings) -> float:
     """Up in a line over `warmup_share` of the training, then down in a line to 0; `done` goes from 0 to 1."""
     if done < settings.warmup_share:
