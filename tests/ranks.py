@@ -5,8 +5,10 @@ Light on imports: every test pays for them once a process.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -24,7 +26,8 @@ from tests.training.methods import LinearMethod, linear_trainer
 from tokenphormer import distributed
 from tokenphormer.errors import InputError, exit_code
 from tokenphormer.graph import Split
-from tokenphormer.sgpm import SGPMSettings, pretraining
+from tokenphormer.sgpm import PretrainedSGPM, SGPMSettings, pretraining
+from tokenphormer.sgpm.pretrain_run import find_or_pretrain
 from tokenphormer.training import fit
 from tokenphormer.training.checkpoint import save_checkpoint
 from tokenphormer.training.loop import Trainer, predict
@@ -189,13 +192,73 @@ def fail_alike() -> None:
     raise InputError("all of us see it")
 
 
+def find_sgpm() -> object:
+    """`find_or_pretrain` on hosts with a cache each (`RANKS_CACHES`): what every rank has after each call."""
+    caches, found = Path(os.environ["RANKS_CACHES"]), []
+    own, trained = caches / str(distributed.rank()), 0
+
+    def count(_: object) -> None:
+        nonlocal trained
+        trained += 1
+
+    def find() -> Path:
+        nonlocal trained
+        trained = 0
+        pretrained = find_or_pretrain(GRAPH, SGPMSettings(**SMALL_SGPM), CPU, root=own, after_chunk=count)
+        everyone = sorted(path.parent.parent.name for path in caches.glob("*/*/sgpm.json"))
+        (chunks,) = distributed.highest([trained], CPU)  # from here on a rank may change what others have looked at
+        found.append({"hash": pretrained.hash, "trained": chunks > 0, "cached": everyone})
+        (kept,) = (caches / "0").iterdir()
+        return kept
+
+    kept = find()  # nobody has one
+    find()  # the first rank has
+    if not distributed.is_first():  # all have, the others another one
+        copy = shutil.copytree(kept, own / kept.name)
+        other = PretrainedSGPM.load(copy, CPU)
+        with torch.no_grad():
+            other.model.table.add_(1.0)
+        other.save(copy / "sgpm.safetensors")
+        manifest = json.loads((copy / "sgpm.json").read_text()) | {
+            "sha256": hashlib.sha256((copy / "sgpm.safetensors").read_bytes()).hexdigest()
+        }
+        (copy / "sgpm.json").write_text(json.dumps(manifest))
+    distributed.highest([0], CPU)
+    find()
+    if not distributed.is_first():  # all have the same
+        shutil.copytree(kept, own / kept.name, dirs_exist_ok=True)
+    distributed.highest([0], CPU)
+    find()
+    return found
+
+
+def find_damaged_sgpm() -> None:
+    """The cache of the first rank is damaged, the other has none."""
+    own = Path(os.environ["RANKS_CACHES"]) / str(distributed.rank())
+    if distributed.is_first():
+        (weights,) = own.glob("*/sgpm.safetensors")
+        weights.write_bytes(b"junk")
+    else:
+        shutil.rmtree(own)
+    find_or_pretrain(GRAPH, SGPMSettings(**SMALL_SGPM), CPU, root=own)
+
+
 def never_come() -> None:
     if distributed.is_first():
         distributed.total(torch.ones(1))
     time.sleep(60)  # and never notices that the first has given up
 
 
-TALKS: list[Callable[[], object]] = [agree, differ, fail_on_one, fail_on_first, fail_alike, never_come]
+TALKS: list[Callable[[], object]] = [
+    agree,
+    differ,
+    fail_on_one,
+    fail_on_first,
+    fail_alike,
+    find_sgpm,
+    find_damaged_sgpm,
+    never_come,
+]
 
 
 def talk(out: Path, ports: list[str]) -> None:

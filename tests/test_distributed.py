@@ -197,6 +197,7 @@ def talks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
     stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in ranks.TALKS]
     ports = [str(store.port) for store in stores]
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    common["RANKS_CACHES"] = str(out / "caches")
     command = [sys.executable, "-m", "tests.ranks", "talk", str(out), *ports]
     both = [subprocess.Popen(command, cwd=ROOT, env=environment(RANK=str(rank), **common)) for rank in range(2)]
     began = time.monotonic()
@@ -234,6 +235,23 @@ def test_one_tells_and_all_end(talks: list[dict[str, dict[str, object]]], name: 
     assert [end["said"] for end in ends if end["kind"] == "InputError"] == [message]
     assert [end["code"] for end in ends] == [2, 2]
     assert all(float(str(end["seconds"])) < 10 for end in ends)  # their timeout is 30 s
+
+
+def test_hosts_with_a_cache_each_use_the_same_sgpm(talks: list[dict[str, dict[str, object]]]) -> None:
+    """Whoever has none, or another one, gets the first one's; nothing is trained twice."""
+    first, other = (talk["find_sgpm"].get("gave") for talk in talks)
+    assert first == other, talks
+    assert isinstance(first, list)
+    assert [step["trained"] for step in first] == [True, False, False, False]
+    assert [step["cached"] for step in first] == [["0"], ["0"], ["0", "1"], ["0", "1"]]
+    assert len({step["hash"] for step in first}) == 1
+
+
+def test_a_damaged_cache_of_the_first_is_told_once(talks: list[dict[str, dict[str, object]]]) -> None:
+    ends = [talk["find_damaged_sgpm"] for talk in talks]
+    assert sorted(str(end["kind"]) for end in ends) == ["InputError", "OtherRankError"]
+    (told,) = (str(end["said"]) for end in ends if end["kind"] == "InputError")
+    assert "sgpm.safetensors: is missing or not the file that pre-training wrote" in told
 
 
 def test_a_rank_that_never_comes(talks: list[dict[str, dict[str, object]]]) -> None:

@@ -33,10 +33,40 @@ def test_vectors_and_a_row(tiny_datasets: Graph, tmp_path: Path) -> None:
     json.dumps(row)
     about = (row["kind"], row["study"], row["model"], row["dataset"], row["config_hash"], row["status"])
     assert about == ("pretrain", "sgpm", "sgpm", "cora", SMALL.hash, "done")
-    assert row["val_accuracy"] == row["history"][-1]["val_accuracy"]
+    assert row["val_accuracy"] == min(row["history"], key=lambda epoch: epoch["val_loss"])["val_accuracy"]
     assert len(row["history"]) == 2
     assert 0 <= row["bigram_accuracy"] <= 1
     assert row["chance"] == 1 / tiny_datasets.num_nodes
+
+
+@pytest.mark.usefixtures("tiny_datasets")
+def test_the_row_tells_of_the_weights_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the lowest validation loss, not the last ones: judged again, they guess as many right."""
+    validate, losses, judged = module.Pretrainer.validate, iter([3.0, 2.0, 2.5]), []
+
+    def scripted(trainer: module.Pretrainer) -> tuple[float, float]:
+        judged.append((trainer, validate(trainer)[1]))
+        return next(losses), judged[-1][1]
+
+    monkeypatch.setattr(module.Pretrainer, "validate", scripted)
+    enough = {"epochs": 3, "train_sentences": 10, "val_sentences": 4, "batch_size": 16, "learning_rate": 0.02}
+    settings = SMALL.replace(enough)
+    row = pretrain_for_study(Pretraining("cora", settings, tmp_path / "vectors"), CPU)
+    shares = [share for _, share in judged]
+    assert len(set(shares)) == 3
+    assert row["val_accuracy"] == shares[1] == validate(judged[0][0])[1]
+
+
+@pytest.mark.usefixtures("tiny_datasets")
+def test_a_pretraining_is_not_charged_with_the_memory_of_what_was_before(tmp_path: Path) -> None:
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("only Linux can forget a process's peak")
+    settings = SMALL.replace({"epochs": 1, "train_sentences": 1})
+    large = np.ones(40_000_000)
+    assert large.sum() > 0
+    held = pretrain_for_study(Pretraining("cora", settings, tmp_path / "one"), CPU)["peak_memory_bytes"]
+    del large
+    assert pretrain_for_study(Pretraining("cora", settings, tmp_path / "two"), CPU)["peak_memory_bytes"] < held - 200e6
 
 
 def test_a_token_names_its_file_and_its_making(tmp_path: Path) -> None:

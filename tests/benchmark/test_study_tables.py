@@ -157,9 +157,10 @@ def test_without_settings_beside_the_main_studys_cell() -> None:
 
 def test_the_pretraining_table() -> None:
     row: Row = {"kind": "pretrain", "study": "sgpm", "model": "sgpm", "dataset": "cora", "status": "done"}
-    row |= {"config_hash": "H", "history": [{"val_accuracy": 0.1}, {"val_accuracy": 0.767}], "seconds": 12.3}
-    row |= {"bigram_accuracy": 0.25, "chance": 0.001}
-    assert "| cora |  | 76.70 | 25.00 | 0.10 | 2 | 12 |" in pretraining_table([row, make_row()])
+    shares = [(3.0, 0.1), (2.0, 0.767), (2.0, 0.9), (2.5, 0.8)]  # the second epoch's weights are kept
+    history = [{"val_loss": loss, "val_accuracy": share} for loss, share in shares]
+    row |= {"config_hash": "H", "history": history, "seconds": 12.3, "bigram_accuracy": 0.25, "chance": 0.001}
+    assert "| cora |  | 76.70 | 25.00 | 0.10 | 4 | 12 |" in pretraining_table([row, make_row()])
     assert pretraining_table([make_row()]) == ""
 
 

@@ -45,7 +45,9 @@ def fake_pretraining(job: Pretraining, device: torch.device) -> Row:
         "val_accuracy": 0.5,
         "seconds": 1.0,
     }
-    return row | {"history": [{"val_accuracy": 0.5}], "bigram_accuracy": 0.1, "chance": 0.01} | origin()
+    return (
+        row | {"history": [{"val_loss": 1.0, "val_accuracy": 0.5}], "bigram_accuracy": 0.1, "chance": 0.01} | origin()
+    )
 
 
 @pytest.fixture

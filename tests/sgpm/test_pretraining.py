@@ -29,7 +29,7 @@ from tokenphormer.sgpm import Pretrainer, SGPMSettings, pretraining, softmax
 from tokenphormer.sgpm.bigram import bigram_accuracy
 from tokenphormer.sgpm.masking import MaskedBatch
 from tokenphormer.sgpm.model import CLS, MASK, SEP, UNK
-from tokenphormer.sgpm.pretraining import GraphInputs, learning_rate, run_with_checkpoints, unit_rows
+from tokenphormer.sgpm.pretraining import GraphInputs, kept_epoch, learning_rate, run_with_checkpoints, unit_rows
 from tokenphormer.tensor_files import load_tensors, save_tensors
 
 LEARNS: dict[str, Any] = {
@@ -248,6 +248,7 @@ def test_early_stopping_keeps_the_best_weights() -> None:
     trainer.run(lambda t: seen.append(weights(t)))
     assert trainer.progress.stopped == "no lower validation loss for 2 epochs"
     assert (trainer.progress.epoch, trainer.progress.best_epoch, trainer.progress.best_loss) == (4, 2, 2.0)
+    assert kept_epoch(trainer.progress.history)["epoch"] == 2
     assert all(torch.equal(tensor, seen[1][name]) for name, tensor in weights(trainer).items())
     assert not torch.equal(seen[1]["table"], seen[3]["table"])
 
@@ -356,6 +357,44 @@ def test_only_rows_in_use_are_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert int(still.sum()) > 450
 
 
+def gradients(trainer: Pretrainer) -> dict[str, torch.Tensor]:
+    """Copies, whole also where they are sparse."""
+    found = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+    return {name: grad.to_dense().clone() for name, grad in found.items()}
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("share", [0.1, 0.9, 2.0])
+def test_all_gradients_are_clipped_together(monkeypatch: pytest.MonkeyPatch, large: bool, share: float) -> None:
+    """As torch clips whole ones; also those of the table and the biases where they are sparse."""
+    if large:
+        monkeypatch.setattr(pretraining, "SPARSE_VOCABULARY", 3)
+    found = []
+    for clip in (0.0, 1.0):
+        limit = clip and share * found[0][1]
+        trainer = Pretrainer(cycle(500), quick(mean_length=3.0, negatives=5, dropout=0.0, gradient_clip=limit), CPU)
+        assert trainer.sparse == large
+        batch = next(iter(trainer.validation_batches()))
+        for group in (group for optimiser in trainer.optimisers for group in optimiser.param_groups):
+            group["lr"] = 1e-9
+        torch.manual_seed(0)
+        trainer.step(batch)
+        each = gradients(trainer)
+        norm = torch.cat([grad.flatten() for grad in each.values()]).norm().item()
+        found.append((each, norm))
+    (before, whole), (after, clipped) = found
+    assert before["table"].norm() > 0.1 * whole
+    assert before["output_bias"].norm() > 0
+    assert clipped == pytest.approx(min(share, 1.0) * whole, rel=1e-4)
+    twins = [torch.nn.Parameter(torch.zeros_like(grad)) for grad in before.values()]
+    for twin, grad in zip(twins, before.values(), strict=True):
+        twin.grad = grad
+    torch.nn.utils.clip_grad_norm_(twins, share * whole)
+    for (name, grad), twin in zip(after.items(), twins, strict=True):
+        assert twin.grad is not None
+        torch.testing.assert_close(grad, twin.grad, msg=name)
+
+
 @pytest.mark.usefixtures("_large")
 def test_a_sampled_step_makes_nothing_as_large_as_the_graph() -> None:
     n = 50_000
@@ -363,6 +402,7 @@ def test_a_sampled_step_makes_nothing_as_large_as_the_graph() -> None:
     batch = next(iter(trainer.validation_batches()))
     with Largest() as largest:
         trainer._sampled_losses(batch).mean().backward()
+        pretraining.clip_gradients([], [trainer.model.table, trainer.model.output_bias], 1e-3)
     assert trainer.model.table.grad is not None
     assert trainer.model.table.grad.is_sparse
     assert not [shape for shape in largest.shapes if max(shape, default=0) >= n]

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from tokenphormer.benchmark.rows import Row, origin
-from tokenphormer.benchmark.running import OwnGraph, dataset
+from tokenphormer.benchmark.running import OwnGraph, dataset, forget_peak
 from tokenphormer.errors import ResourceError
 from tokenphormer.files import atomic_path
 from tokenphormer.hashing import digest
 from tokenphormer.sgpm import PretrainedSGPM, Pretrainer, SGPMSettings
 from tokenphormer.sgpm.bigram import bigram_accuracy
 from tokenphormer.sgpm.pretrained import VECTOR_KINDS
+from tokenphormer.sgpm.pretraining import kept_epoch
 from tokenphormer.training.fit import peak_memory
 
 STUDY = "sgpm"
@@ -62,8 +63,7 @@ class Pretraining:
 def pretrain_for_study(job: Pretraining, device: torch.device) -> Row:
     """Pre-train and leave the vectors in the folder; a row with the history and the bigram's share."""
     graph, settings = dataset(job.own or job.dataset), job.settings
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+    forget_peak(device)
     try:
         trainer = Pretrainer(graph, settings, device)
         began = time.perf_counter()
@@ -88,7 +88,7 @@ def pretrain_for_study(job: Pretraining, device: torch.device) -> Row:
         "config_hash": settings.hash,
         "seed": settings.seed,
         "history": trainer.progress.history,
-        "val_accuracy": trainer.progress.history[-1]["val_accuracy"],
+        "val_accuracy": kept_epoch(trainer.progress.history)["val_accuracy"],
         "bigram_accuracy": bigram_accuracy(trainer),
         "chance": 1 / graph.num_nodes,
         "tokens": trainer.progress.tokens,

@@ -27,6 +27,7 @@ from tokenphormer.benchmark.tables import (
 from tokenphormer.benchmark.variants import ADDITIONS, DIAMETER, INPUTS, STUDIES, Variant, variants
 from tokenphormer.evaluation import plots
 from tokenphormer.files import atomic_path
+from tokenphormer.sgpm.pretraining import kept_epoch
 from tokenphormer.training.settings import Config
 
 if TYPE_CHECKING:
@@ -171,7 +172,10 @@ def csv_of(results: Results, study: str) -> str:
 
 
 def pretraining_table(rows: list[Row]) -> str:
-    """Markdown: how many masked nodes the SGPMs guess right, beside what the neighbouring word alone would tell."""
+    """Markdown: how many masked nodes the SGPMs guess right, beside what the neighbouring word alone would tell.
+
+    It is the share of the epoch whose weights are kept, which need not be the last.
+    """
     mine = [row for row in rows if (row["kind"], row["study"], row["status"]) == ("pretrain", PRETRAINING, "done")]
     lines = ["Masked nodes of held-out sentences guessed right, in percent:", ""]
     lines += [
@@ -179,7 +183,7 @@ def pretraining_table(rows: list[Row]) -> str:
         "|---" * 7 + "|",
     ]
     for row in sorted(mine, key=lambda row: (row["dataset"], row["config_hash"])):
-        shares = [row["history"][-1]["val_accuracy"], row["bigram_accuracy"], row["chance"]]
+        shares = [kept_epoch(row["history"])["val_accuracy"], row["bigram_accuracy"], row["chance"]]
         cells = [*(f"{100 * share:.2f}" for share in shares), str(len(row["history"])), f"{row['seconds']:.0f}"]
         without = ", ".join(part for part in INPUTS if not row.get("config", {}).get(f"use_{part}", True))
         lines.append(f"| {row['dataset']} | {without} | " + " | ".join(cells) + " |")

@@ -258,6 +258,7 @@ def pretrain(
     from tokenphormer.sgpm import GraphDocument, write_document
     from tokenphormer.sgpm.pretrain_run import default_settings
     from tokenphormer.sgpm.pretrain_run import pretrain as run
+    from tokenphormer.sgpm.pretraining import kept_epoch
     from tokenphormer.sgpm.settings import SGPMSettings
     from tokenphormer.walks.sampling import check_device, choose_device
 
@@ -278,7 +279,7 @@ def pretrain(
             return
     history = done.meta["history"]
     save_figure(pretraining_curves(history), folder / "curves.png")
-    best = min(history, key=lambda row: row["val_loss"])
+    best = kept_epoch(history)
     found = {"folder": str(folder), "graph": loaded.name, "device": str(where), **best}
     if as_json:
         typer.echo(json.dumps(found))

@@ -24,7 +24,7 @@ from tokenphormer.files import LOCK, atomic_path, is_partial, only_process, pars
 from tokenphormer.graph import Graph
 from tokenphormer.graph.raw_files import user_cache
 from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM, document_fingerprint
-from tokenphormer.sgpm.pretraining import Pretrainer, PretrainProgress, run_with_checkpoints
+from tokenphormer.sgpm.pretraining import Pretrainer, PretrainProgress, kept_epoch, run_with_checkpoints
 from tokenphormer.sgpm.settings import SMALL, SGPMSettings
 
 MANIFEST = "sgpm.json"
@@ -152,11 +152,16 @@ def _let_go(out: Path) -> None:
         out.rmdir()
 
 
-def load_pretrained(folder: Path, graph: Graph, device: torch.device) -> PretrainedSGPM:
-    """The SGPM of a finished folder, if it is of this graph."""
+def load_pretrained(
+    folder: Path, graph: Graph, device: torch.device, sent: tuple[bytes, bytes | None] | None = None
+) -> PretrainedSGPM:
+    """The SGPM of a finished folder, if it is of this graph.
+
+    `sent` is what manifest and weights hold (None: they are missing) where the folder is another host's.
+    """
     path = folder / MANIFEST
     try:
-        manifest = parse_json(path.read_text(encoding="utf-8"))
+        manifest = parse_json(sent[0] if sent else path.read_bytes())
         known, expected = manifest["format"], manifest["sha256"]
     except FileNotFoundError as error:
         stopped = "; its pre-training was stopped" if (folder / CHECKPOINT).exists() else ""
@@ -166,11 +171,17 @@ def load_pretrained(folder: Path, graph: Graph, device: torch.device) -> Pretrai
     if known != FORMAT:
         raise InputError(f"{path}: a pre-training of format {known}; this version reads format {FORMAT}")
     weights = folder / SGPM_FILE
-    if not weights.is_file() or hashlib.sha256(weights.read_bytes()).hexdigest() != expected:
+    if _sha256(weights, sent) != expected:
         raise InputError(f"{weights}: is missing or not the file that pre-training wrote (its SHA-256 is another)")
-    pretrained = PretrainedSGPM.load(weights, device)
+    pretrained = PretrainedSGPM.load(weights, device, sent[1] if sent else None)
     pretrained.check(graph)
     return pretrained
+
+
+def _sha256(weights: Path, sent: tuple[bytes, bytes | None] | None) -> str | None:
+    """Of the weights, read or sent; None if there are none."""
+    content = sent[1] if sent else weights.read_bytes() if weights.is_file() else None
+    return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def find_or_pretrain(
@@ -182,22 +193,41 @@ def find_or_pretrain(
     after_chunk: Callable[[Pretrainer], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> PretrainedSGPM:
-    """The SGPM of this graph and these settings from the per-user cache, pre-trained now if there is none."""
+    """The SGPM of this graph and these settings from the per-user cache, pre-trained now if there is none.
+
+    Of several processes the first one's cache counts.
+    """
     key = hashlib.sha256(f"{FORMAT} {document_fingerprint(graph)} {settings.hash}".encode()).hexdigest()[:16]
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in graph.name)[:40]
     folder = (root or user_cache() / "sgpm") / f"{safe}-{key}"
     (there,) = distributed.highest([int(distributed.is_first() and (folder / MANIFEST).exists())], device)
     if there:
         say(f"SGPM: using {folder}")
-        return load_pretrained(folder, graph, device)
+        return _load_alike(folder, graph, device)
     say(f"SGPM: none for this graph and these settings yet; pre-training into {folder}")
     again = "the same command goes on"
     return pretrain(graph, settings, folder, device, resume=True, after_chunk=after_chunk, say=say, how_to_go_on=again)
 
 
+def _load_alike(folder: Path, graph: Graph, device: torch.device) -> PretrainedSGPM:
+    """The SGPM of a folder that the first rank has, the same on all: it is sent if one of them has another or none.
+
+    Hosts without a common home folder have a cache each, and only the first rank writes.
+    """
+    if distributed.alone():
+        return load_pretrained(folder, graph, device)
+    manifest, own = distributed.file_of_first(folder / MANIFEST, device), None
+    with suppress(OSError):
+        own = (folder / MANIFEST).read_bytes()
+    (sending,) = distributed.highest([int(own != manifest)], device)
+    if manifest is None or not sending:  # None: somebody has removed it in this moment
+        return load_pretrained(folder, graph, device)
+    return load_pretrained(folder, graph, device, (manifest, distributed.file_of_first(folder / SGPM_FILE, device)))
+
+
 def model_card(graph: Graph, settings: SGPMSettings, progress: PretrainProgress) -> str:
     """What a reader should know before using the weights."""
-    best = progress.history[progress.best_epoch - 1]
+    best = kept_epoch(progress.history)
     effort = f"{progress.epoch} epochs, {progress.tokens:,} tokens, {progress.seconds:.0f} s; {progress.stopped}"
     lines = [
         f"# SGPM on {graph.name}",

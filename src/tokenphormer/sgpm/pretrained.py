@@ -97,12 +97,12 @@ class PretrainedSGPM:
         save_tensors(path, tensors, {"settings": self.settings.to_dict(), **self.meta})
 
     @classmethod
-    def load(cls, path: str | Path, device: torch.device) -> PretrainedSGPM:
-        """Read a file that `save` wrote, or a folder that holds one."""
+    def load(cls, path: str | Path, device: torch.device, content: bytes | None = None) -> PretrainedSGPM:
+        """Read a file that `save` wrote, or a folder that holds one; or `content`, what such a file holds."""
         path = Path(path)
-        if path.is_dir():
+        if content is None and path.is_dir():
             path = path / SGPM_FILE
-        tensors, meta = load_tensors(path)
+        tensors, meta = load_tensors(path, content)
         try:
             values: Any = meta.pop("settings")
             settings = SGPMSettings().replace({"unit_features": False} | values)  # there was none at first

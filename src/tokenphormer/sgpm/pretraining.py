@@ -233,7 +233,8 @@ class Pretrainer:
             distributed.sum_rows(self.model.table, self._rows_in_use)
             distributed.sum_rows(self.model.output_bias, self._rows_compared)
         if self.settings.gradient_clip:
-            nn.utils.clip_grad_norm_(dense, self.settings.gradient_clip)
+            large = [self.model.table, self.model.output_bias] if self.sparse else []
+            clip_gradients(dense, large, self.settings.gradient_clip)
         for optimiser in self.optimisers:
             optimiser.step()
         self.loss_sum += losses.detach().sum()
@@ -447,6 +448,24 @@ def _group(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def _numbers(state: dict[str, Tensor]) -> dict[str, Any]:
     """SparseAdam counts its steps in a plain number, AdamW in a tensor of floats."""
     return {key: value if value.is_floating_point() else int(value) for key, value in state.items()}
+
+
+def clip_gradients(dense: list[nn.Parameter], sparse: list[nn.Parameter], highest: float) -> None:
+    """Scale all gradients by one number, so that the norm of them together is at most `highest`.
+
+    Of a sparse gradient only the rows that it holds are read. No row may be in it twice: its norm is then that of its
+    numbers.
+    """
+    rows = [p.grad._values() for p in sparse if p.grad is not None]
+    norm = nn.utils.get_total_norm([*(p.grad for p in dense if p.grad is not None), *rows])
+    nn.utils.clip_grads_with_norm_(dense, highest, norm)
+    for values in rows:
+        values.mul_((highest / (norm + 1e-6)).clamp(max=1.0))  # as torch does it
+
+
+def kept_epoch(history: list[Row]) -> Row:
+    """The epoch whose weights a pre-training keeps: the first of the lowest validation loss."""
+    return min(history, key=lambda row: row["val_loss"])
 
 
 def learning_rate(done: float, settings: SGPMSettings) -> float:

@@ -66,7 +66,7 @@ class SGPMSettings(Settings):
     weight_decay: float = 0.01
     """AdamW's."""
     gradient_clip: float = 1.0
-    """Highest norm of the gradient; 0 is no limit."""
+    """Highest norm of the gradient of all weights together; 0 is no limit."""
     negatives: int = 8192
     """Nodes that a sampled softmax compares with; only graphs of more than 65,536 nodes are sampled."""
     context_sentences: int = 10
