@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from scipy.special import softmax
 
 from tests.explain.models import CASES, CPU, ISOLATED, LEAF, awkward_graph, case_of, config_of, method_of
 from tests.tiny import tiny_config, tiny_graph, tiny_split
@@ -18,6 +20,7 @@ from tokenphormer.errors import InputError
 from tokenphormer.explain import METHODS, Explainer, Explanation, explainer
 from tokenphormer.explain.attention import attention_rollout, readout_attention
 from tokenphormer.graph import Graph
+from tokenphormer.hops import propagation_matrix
 from tokenphormer.training.loop import predict
 from tokenphormer.walks import KINDS
 
@@ -186,6 +189,57 @@ def test_neighbours_scores_are_a_part() -> None:
     own = predict(plain, np.array([0]), config_of(), CPU)[0][e.classes.index(e.predicted)]
     (part,) = [part for part in e.parts if part.name == "scores of neighbours"]
     assert part.importance == pytest.approx(e.probability(e.predicted) - own, abs=1e-5)
+
+
+@pytest.mark.parametrize("votes", [1, 2])
+@pytest.mark.parametrize("learned", [False, True])
+def test_scores_of_each_neighbour(learned: bool, votes: int) -> None:
+    """Against the whole matrix by which scores are passed on, one column of it blank."""
+    graph = awkward_graph()
+    method = method_of(graph, score_hops=3, score_learned=learned)
+    explain = Explainer(method, graph, graph.class_names, votes)
+    gamma, hop = method.score_weights.detach().numpy(), propagation_matrix(graph, "symmetric").toarray()
+    passing = sum(weight * np.linalg.matrix_power(hop, k) for k, weight in enumerate(gamma))
+    reached = 0
+    for node in range(graph.num_nodes):
+        e = explain.explain(node)
+        first, second = (e.classes.index(name) for name in (e.predicted, e.runner_up))
+        own = []
+        for draw in range(votes):
+            method.begin_prediction(draw)
+            with torch.no_grad():
+                own.append(method.own_scores(torch.arange(graph.num_nodes)).double().numpy())
+        expected = {}
+        for other in set(np.flatnonzero(passing[node])) - {node}:
+            blank = passing.copy()
+            blank[node, other] = 0
+            pairs = [tuple(softmax((m @ scores)[node]) for m in (passing, blank)) for scores in own]
+            expected[graph.id_of(int(other))] = np.mean([whole - less for whole, less in pairs], axis=0)
+        assert {n.id for n in e.neighbours} == set(expected)
+        for n in e.neighbours:
+            assert (n.importance, n.runner_up) == pytest.approx(tuple(expected[n.id][[first, second]]), abs=1e-5)
+            place = graph.index_of(n.id)
+            assert n.weight == pytest.approx(passing[node, place], abs=1e-6)
+            assert n.says == e.classes[np.mean([softmax(scores[place]) for scores in own], axis=0).argmax()]
+        reached += len(e.neighbours)
+        assert Explanation.from_json(json.loads(json.dumps(e.to_json()))) == e
+    assert reached > graph.num_nodes
+    assert explain.explain(0, "attention").neighbours == ()
+
+
+def test_only_so_many_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = explainer_of({"score_hops": 3}).explain(0)
+    monkeypatch.setattr(explainer, "MAX_NODES", 2)
+    e = explainer_of({"score_hops": 3}).explain(0)
+    assert (len(e.neighbours), e.neighbours_left_out) == (2, len(whole.neighbours) - 2)
+    kept = sorted(whole.neighbours, key=lambda n: -abs(n.weight))[:2]
+    assert {n.id for n in e.neighbours} == {n.id for n in kept}
+
+
+def test_explanations_from_before_neighbours_were_told_are_read() -> None:
+    e = explainer_of({}).explain(0)
+    old = {key: value for key, value in e.to_json().items() if not key.startswith("neighbours")}
+    assert Explanation.from_json(json.loads(json.dumps(old))) == e
 
 
 # ---------------------------------------------------------------- who is asked for

@@ -15,6 +15,7 @@ from tests.explain.models import CASES, ISOLATED, LEAF, awkward_graph, case_of, 
 from tests.test_cli import Cli, assert_refused, cli
 from tests.tiny import tiny_graph, write_folder
 from tokenphormer.errors import InputError
+from tokenphormer.evaluation import html
 from tokenphormer.evaluation.explanations.page import explanation_page, summary_page
 from tokenphormer.evaluation.explanations.pictures import (
     MAX_TOKENS,
@@ -73,6 +74,40 @@ def test_text_names_both_classes_and_all_lists() -> None:
     titles = [line.split(",")[0] for line in lines if line.endswith(f"for {e.predicted} and {e.runner_up}")]
     assert titles == ["parts", "tokens", "nodes", "edges"]
     assert any(token_name(e.tokens[0]) in line for line in lines)
+
+
+ALONE: dict[str, Any] = {"num_walks": 0, "num_hops": 0, "score_hops": 3}
+"""No token but the node's own, and scores that neighbours pass on."""
+
+
+def test_where_there_is_no_token_neighbours_are_told() -> None:
+    e = explanation_of(ALONE, 0)
+    assert not e.tokens
+    lines = to_text(e).splitlines()
+    assert "the model's settings have no walk- and no hop-token: it reads the node's own features, and the scores " in (
+        to_text(e)
+    )
+    titles = [line.split(",")[0] for line in lines if line.endswith(f"for {e.predicted} and {e.runner_up}")]
+    assert titles == ["parts", "scores passed on by", "nodes"]
+    most = max(e.neighbours, key=lambda each: abs(each.importance))
+    assert any(
+        f"{most.id} ({most.label or 'no label'}, says {most.says}, {most.distance} away)" in line for line in lines
+    )
+    bars, around = explanation_figure(e).axes
+    assert bars.get_title(loc="left") == "Neighbours whose scores have the largest effect"
+    assert len(bars.patches) == 2 * min(len(e.neighbours), MAX_TOKENS)
+    assert "scores that they pass on" in around.texts[-1].get_text()
+    page = explanation_page(e)
+    assert "<h2>Scores passed on</h2>" in page
+    assert html.text(most.id) in page
+
+
+def test_where_there_is_neither_it_is_said() -> None:
+    e = explanation_of({"num_walks": 0, "num_hops": 0}, 0)
+    assert (e.tokens, e.neighbours) == ((), ())
+    assert "no hop-token: it reads the node's own features\n" in to_text(e)
+    (axes,) = token_plot(e).axes
+    assert axes.texts[0].get_text() == "There is no token but the node's own"
 
 
 # ---------------------------------------------------------------- pictures

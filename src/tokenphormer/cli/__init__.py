@@ -329,7 +329,7 @@ def train(
     from tokenphormer.evaluation.runs import train_run
     from tokenphormer.graph.datasets import load_graph
     from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain, load_pretrained
-    from tokenphormer.training.presets import config_for, split_for
+    from tokenphormer.training.presets import config_for, note_on, split_for
     from tokenphormer.training.settings import Config
     from tokenphormer.walks.sampling import check_device, choose_device
 
@@ -343,6 +343,8 @@ def train(
             command += f"  # in {distributed.size()} processes"
         chosen = split_for(loaded, split, split_seed)
         settings = config_for(loaded, chosen, where, config).replace(values)
+        if config is None and distributed.is_first() and (note := note_on(settings)):
+            say(note)
         if dry_run:
             from tokenphormer.training.estimate import estimate
 

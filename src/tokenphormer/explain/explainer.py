@@ -9,15 +9,27 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from tokenphormer.errors import InputError
 from tokenphormer.explain.attention import attention_rollout, readout_attention
-from tokenphormer.explain.explanation import Edge, Explanation, Importance, MethodName, Node, Part, Token, check_method
-from tokenphormer.explain.neighbours import Ints, distances, hop_rows
-from tokenphormer.explain.occlusion import group_drops, node_drops, step_drops, token_drops
-from tokenphormer.explain.reading import Mixture, Reading, all_final_scores, project_rows, read, walk_shares
+from tokenphormer.explain.explanation import (
+    Edge,
+    Explanation,
+    Importance,
+    MethodName,
+    Neighbour,
+    Node,
+    Part,
+    Token,
+    check_method,
+)
+from tokenphormer.explain.neighbours import Ints, distances, hop_rows, score_row
+from tokenphormer.explain.occlusion import group_drops, node_drops, score_drops, step_drops, token_drops
+from tokenphormer.explain.reading import Mixture, Reading, all_final_scores, own_scores, project_rows, read, walk_shares
 from tokenphormer.graph import Graph
 from tokenphormer.training.calibration import soften
 from tokenphormer.training.tokenphormer import TokenphormerMethod
@@ -47,6 +59,7 @@ class Explainer:
         work = _Work(self, index, readings, chosen, (int(first), int(second)))
         nodes, nodes_left_out = work.nodes()
         edges, edges_left_out = work.edges()
+        neighbours, neighbours_left_out = work.neighbours()
         return Explanation(
             graph=self.graph.name,
             node=self.graph.id_of(index),
@@ -63,6 +76,8 @@ class Explainer:
             edges=tuple(sorted(edges, key=_most_important)),
             nodes_left_out=nodes_left_out,
             edges_left_out=edges_left_out,
+            neighbours=tuple(sorted(neighbours, key=_most_important)),
+            neighbours_left_out=neighbours_left_out,
         )
 
     def _probabilities(self, readings: list[Reading]) -> Scores:
@@ -143,9 +158,45 @@ class _Work:
         """The tokens of each kind together, all hops, all walks, all tokens; and the scores of neighbours."""
         return self._token_parts() + self._neighbours_scores()
 
+    @property
+    def _passing(self) -> bool:
+        """Whether there are scores of neighbours to be removed."""
+        return self.occluding and self.explainer.method.passes_scores
+
+    def neighbours(self) -> tuple[list[Neighbour], int]:
+        """The nodes whose class scores arrive here, and how many were left out."""
+        if not self._passing:
+            return [], 0
+        method = self.explainer.method
+        nodes, weights = score_row(self.graph, self.index, method.score_weights.tolist())
+        others = np.flatnonzero(nodes != self.index)
+        chosen = others[np.argsort(-np.abs(weights[others]), kind="stable")[:MAX_NODES]]
+        if not len(chosen):
+            return [], 0
+        nodes, weights = nodes[chosen], weights[chosen]
+        own = [own_scores(method, nodes, draw) for draw in range(len(self.readings))]
+        factor = torch.tensor(weights, dtype=torch.float32, device=own[0].device)[:, None]
+        drops = [score_drops(r, factor * scores) for r, scores in zip(self.readings, own, strict=True)]
+        said = torch.stack([F.softmax(scores, dim=1) for scores in own]).mean(dim=0).argmax(dim=1).tolist()
+        distance = self.explainer.distances(self.index, nodes)
+        found = [
+            Neighbour(
+                *self._pair(drop),
+                id=self.graph.id_of(int(node)),
+                label=self.explainer.label_of(int(node)),
+                distance=distance[int(node)],
+                weight=float(weight),
+                says=self.explainer.classes[says],
+            )
+            for node, weight, says, drop in zip(
+                nodes, weights, said, np.mean(drops, axis=0)[:, self.classes], strict=True
+            )
+        ]
+        return found, len(others) - len(chosen)
+
     def _neighbours_scores(self) -> list[Part]:
         """Where class scores are passed on, what of the prediction is gone without that."""
-        if not (self.occluding and self.explainer.method.passes_scores):
+        if not self._passing:
             return []
         drops = [reading.probabilities[0] - reading.alone.probabilities[0] for reading in self.readings]
         pair = self._pair(np.mean(drops, axis=0)[self.classes])

@@ -87,6 +87,21 @@ class Edge(Importance):
 
 
 @dataclass(frozen=True)
+class Neighbour(Importance):
+    """A node whose class scores are passed on to the one that is explained; removed is what they add."""
+
+    id: str
+    label: str
+    """Its class where the graph knows it, else empty. The model does not read it."""
+    distance: int
+    """Edges from the explained node."""
+    weight: float
+    """By which its scores are multiplied before they are added."""
+    says: str
+    """The class that its own tokens say it is."""
+
+
+@dataclass(frozen=True)
 class Explanation:
     """Why a node is predicted as it is. Lists are sorted, the most important first."""
 
@@ -110,6 +125,10 @@ class Explanation:
     """Nodes that tokens read but that were not examined, those read least."""
     edges_left_out: int
     """Steps that were not examined, those taken least."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """By occlusion, where class scores are passed on to neighbours: those whose scores weigh most."""
+    neighbours_left_out: int = 0
+    """Others whose scores arrive."""
 
     def probability(self, name: str) -> float:
         """The probability of a class."""
@@ -128,6 +147,7 @@ class Explanation:
                 "parts": tuple(_build(Part, each) for each in values["parts"]),
                 "nodes": tuple(_build(Node, each) for each in values["nodes"]),
                 "edges": tuple(_build(Edge, each) for each in values["edges"]),
+                "neighbours": tuple(_build(Neighbour, each) for each in values.get("neighbours", ())),
                 "classes": tuple(values["classes"]),
                 "probabilities": tuple(values["probabilities"]),
             }

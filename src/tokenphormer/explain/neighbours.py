@@ -81,9 +81,20 @@ def _sums(group: Ints, values: Floats, count: int) -> Floats:
     return np.bincount(group, values, count).astype(np.float64)
 
 
+def score_row(graph: Graph, node: int, weights: Sequence[float]) -> SparseRow:
+    """The row of Σ γₖ Âᵏ that belongs to a node: by what each node's class scores are multiplied on their way to it.
+
+    >>> nodes, shares = score_row(Graph.from_edges([[0], [1]], num_nodes=3), 0, [0.5, 0.5])
+    >>> nodes.tolist(), shares.tolist()  # half stays; of the other half, every node also hears itself
+    ([0, 1], [0.75, 0.25])
+    """
+    parts = [(np.array([node]), np.array([1.0])), *hop_rows(graph, "symmetric", node, len(weights) - 1)]
+    nodes, same = np.unique(np.concatenate([found for found, _ in parts]), return_inverse=True)
+    passed = np.concatenate([weight * shares for weight, (_, shares) in zip(weights, parts, strict=True)])
+    return nodes, _sums(same, passed, len(nodes))
+
+
 def score_share(graph: Graph, node: int, weights: Sequence[float]) -> float:
     """The share of a node's own class scores in those that steps of passing on, of these weights, leave it with."""
-    own = weights[0]
-    for weight, (nodes, shares) in zip(weights[1:], hop_rows(graph, "symmetric", node, len(weights) - 1), strict=True):
-        own += weight * shares[nodes == node].sum()
-    return float(own)
+    nodes, shares = score_row(graph, node, weights)
+    return float(shares[nodes == node].sum())

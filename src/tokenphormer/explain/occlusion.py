@@ -8,12 +8,14 @@
   stays defined. Renormalised, it would ask another question: what if walks had never come there.
 - A step is removed by ending every walk that takes it just before. Here the pool is renormalised, since that is what
   the model does with a walk that ends: the mean over the nodes it did visit. Hop-tokens stay as they are.
+- Scores that a neighbour passes on are removed by not adding them; all others stay as they are.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -73,6 +75,13 @@ def node_drops(reading: Reading, mixture: Mixture, rows: tuple[Tensor, Tensor], 
         return reading.inputs[0] - lost - (explained[numbers, None] * own[u])[:, None, :]
 
     return reading.probabilities - reading.of_variants(np.zeros(len(chosen), np.int64), build)
+
+
+def score_drops(reading: Reading, added: Tensor) -> Drops:
+    """(V, C) what each class of a single node loses without each of the scores, (V, C), that neighbours add to it."""
+    final = reading.final_scores - added
+    left: Drops = F.softmax(final / reading.temperature, dim=1).double().cpu().numpy()
+    return reading.probabilities - left
 
 
 def step_drops(reading: Reading, mixture: Mixture, other: Tensor, steps: Ints, directed: bool) -> Drops:

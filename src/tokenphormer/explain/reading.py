@@ -80,6 +80,12 @@ class Reading:
         """(B, C) of all classes, nothing removed."""
         return self.of_variants(np.arange(len(self.nodes)), lambda rows: self.inputs[rows])
 
+    @cached_property
+    def final_scores(self) -> Tensor:
+        """(B, C) class scores, those of neighbours added."""
+        with torch.no_grad():
+            return self.score_share * self.module.encode(self.inputs)[0] + self.score_rest
+
     def of_variants(self, owner: Ints, build: Callable[[Tensor], Tensor]) -> NDArray[np.float64]:
         """(V, C) for changed sequences, all of one length, of the nodes at places `owner`, (V).
 
@@ -154,6 +160,14 @@ def all_final_scores(method: TokenphormerMethod, draw: int) -> Tensor | None:
     method.begin_prediction(draw)
     with torch.no_grad():
         return method.scores(torch.arange(method.source.graph.num_nodes, device=method.source.device))
+
+
+def own_scores(method: TokenphormerMethod, nodes: Ints, draw: int) -> Tensor:
+    """(V, C) what some nodes' own tokens say, in the walks of one vote."""
+    method.module.eval()
+    method.begin_prediction(draw)
+    where = torch.tensor(nodes, device=method.source.device)
+    return torch.cat(in_pieces(method.own_scores, where, method.source.graph.num_nodes))
 
 
 def project_rows(method: TokenphormerMethod, nodes: Ints) -> tuple[Tensor, Tensor]:

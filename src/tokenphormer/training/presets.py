@@ -178,6 +178,14 @@ def config_for(graph: Graph, split: Split, device: torch.device, path: Path | No
     return Config().replace(RECIPES[name] | CPU_SIZE | ({} if name == "alike" else {"consistency": 0.0}))
 
 
+def note_on(config: Config) -> str:
+    """What people may not expect of settings that were chosen for them; empty if there is nothing."""
+    if config.num_walks or config.num_hops:
+        return ""
+    passed = f"; class scores are passed on to neighbours in {config.score_hops} steps" if config.score_hops else ""
+    return f"what suits this graph and device best has no walk- or hop-tokens{passed} (--set num_walks=8 adds walks)"
+
+
 def split_for(graph: Graph, protocol: str, seed: int | None) -> Split:
     """The named protocol; `auto` is the split that came with a user's graph, or the paper's for its datasets."""
     if protocol == "auto":

@@ -59,6 +59,7 @@ def explanation_page(explanation: Explanation) -> str:
         f"<p>{html.text(HOW_TO_READ[e.method])}</p>",
         _parts(e),
         _tokens(e),
+        _neighbours(e),
         _nodes(e),
         _edges(e),
         _classes(e),
@@ -152,6 +153,19 @@ def _tokens(e: Explanation) -> str:
     ]
     note = "Walks are written as the nodes they visit, the start first; × 3: three walks were the same."
     return _folded("Tokens", note, "Largest effect first", _header("token", e, "attention"), rows)
+
+
+def _neighbours(e: Explanation) -> str:
+    rows = [
+        [each.id, *_pair(each, e), each.label or "–", each.says, str(each.distance), f"{each.weight:.3f}"]
+        for each in sorted(e.neighbours, key=lambda each: -abs(each.importance))
+    ]
+    note = (
+        "Nodes whose class scores are passed on to this one, what their own tokens say, and by what it is multiplied."
+    )
+    note += f" {e.neighbours_left_out:,} whose scores weigh least were not examined." if e.neighbours_left_out else ""
+    header = _header("node", e, "label", "says", "edges away", "weight")
+    return _folded("Scores passed on", note, "Largest effect first", header, rows)
 
 
 def _nodes(e: Explanation) -> str:

@@ -23,6 +23,7 @@ from tokenphormer.evaluation.plots import (
     small_text,
     style_axes,
 )
+from tokenphormer.explain import Neighbour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,15 +68,22 @@ def explanation_figure(explanation: Explanation) -> Figure:
 
 
 def _tokens_height(explanation: Explanation) -> float:
-    return 1.2 + 0.46 * max(2, min(MAX_TOKENS, len(explanation.tokens)))
+    return 1.2 + 0.46 * max(2, len(_bars(explanation)))
+
+
+def _bars(explanation: Explanation) -> list[Token | Neighbour]:
+    """What is drawn as bars: tokens; where there are none, the neighbours that pass their scores on."""
+    each: tuple[Token | Neighbour, ...] = explanation.tokens or explanation.neighbours
+    return sorted(each, key=lambda one: -abs(one.importance))[:MAX_TOKENS]
 
 
 def draw_tokens(axes: Axes, explanation: Explanation) -> None:
     """Bars, each with the token's name above it and its number at the edge."""
     e = explanation
     occluded = e.method == "occlusion"
-    tokens = sorted(e.tokens, key=lambda token: -abs(token.importance))[:MAX_TOKENS]
+    tokens = _bars(e)
     title = "Tokens with the largest effect" if occluded else "Tokens with the most attention"
+    title = "Neighbours whose scores have the largest effect" if tokens and not e.tokens else title
     style_axes(axes, title, "probability lost when it is removed" if occluded else "share of the attention", grid="x")
     axes.spines["left"].set_visible(False)
     axes.set_yticks([])
@@ -114,8 +122,10 @@ def _bold() -> dict[str, Any]:
     return {"fontsize": 10, "color": INK, "fontweight": "bold"}
 
 
-def _label(token: Token) -> str:
+def _label(token: Token | Neighbour) -> str:
     """One line that fits the picture: a long walk loses its middle."""
+    if isinstance(token, Neighbour):
+        return f"{plain_text(token.id, LABEL_LENGTH // 2)}, says {plain_text(token.says, LABEL_LENGTH // 3)}"
     if not token.path:
         return token.kind
     start = f"{token.kind.replace('_', ' ')}{f' × {token.count}' if token.count > 1 else ''}: "
@@ -124,11 +134,15 @@ def _label(token: Token) -> str:
 
 
 def draw_neighbourhood(axes: Axes, explanation: Explanation) -> None:
-    """Nodes as dots on the rings of their distances, their size by effect; steps as lines, jumps dotted."""
+    """Nodes as dots on the rings of their distances, their size by effect; steps as lines, jumps dotted.
+
+    Where tokens read no node but its own, it is the neighbours that pass their scores on.
+    """
     e = explanation
     centre = next(node for node in e.nodes if node.id == e.node)
-    others = sorted((n for n in e.nodes if n is not centre), key=lambda n: -abs(n.importance))[:MAX_NODES]
-    shown = [centre, *(n for n in others if n.importance)]
+    read: list[Node | Neighbour] = [node for node in e.nodes if node is not centre]
+    others = sorted(read or e.neighbours, key=lambda n: -abs(n.importance))[:MAX_NODES]
+    shown: list[Node | Neighbour] = [centre, *(n for n in others if n.importance)]
     edges = [edge for edge in e.edges if {edge.source, edge.target} <= {n.id for n in shown}]
     rings = sorted({n.distance for n in shown[1:]})
     # In inches. The innermost ring is half as wide as the outermost, whatever the distances are.
@@ -157,7 +171,9 @@ def draw_neighbourhood(axes: Axes, explanation: Explanation) -> None:
     title = "Nodes with the largest effect" if e.method == "occlusion" else "Nodes with the most attention"
     axes.set_title(title, loc="left", **_bold())
     signs = f"Blue speaks for {plain_text(e.predicted)}, orange against it.\n" if e.method == "occlusion" else ""
-    under = f"{signs}Rings: edges away. Lines: steps of walks; dotted: jumps."
+    passing = bool(e.neighbours) and not read
+    lines = "Dots: scores that they pass on." if passing else "Lines: steps of walks; dotted: jumps."
+    under = f"{signs}Rings: edges away. {lines}"
     below: dict[str, Any] = {"ha": "center", "va": "top", "transform": axes.transAxes, "linespacing": 1.4}
     axes.text(0.5, 0, under, parse_math=False, **below, **small_text())
 
@@ -182,7 +198,7 @@ def _colour(importance: float) -> str:
     return BLUE if importance >= 0 else ORANGE
 
 
-def _angles(nodes: list[Node], edges: list[Edge]) -> dict[str, float]:
+def _angles(nodes: list[Node | Neighbour], edges: list[Edge]) -> dict[str, float]:
     """Every node but the first has a direction of its own; those that hang together stand side by side."""
     centre, *others = nodes
     linked: dict[str, list[str]] = defaultdict(list)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenphormer.explain import Edge, Explanation, Token
+from tokenphormer.explain import Edge, Explanation, Neighbour, Token
 
 ARROW = " → "
 METHOD_NAMES = {
@@ -10,6 +10,7 @@ METHOD_NAMES = {
     "attention": "readout attention: the weight of each token in the final sum",
     "rollout": "attention rollout: the weights of readout and layers multiplied through",
 }
+NO_TOKENS = "the model's settings have no walk- and no hop-token: it reads the node's own features"
 SHOWN = 8
 """Lines of each list that are printed."""
 
@@ -25,6 +26,12 @@ def token_name(token: Token) -> str:
 def edge_name(edge: Edge) -> str:
     """The two ends; a jump is said to be one."""
     return f"{edge.source}{ARROW}{edge.target}{' (jump)' if edge.jump else ''}"
+
+
+def neighbour_name(neighbour: Neighbour) -> str:
+    """A node that passes scores on: its label, what its own tokens say, how far away it is."""
+    label = neighbour.label or "no label"
+    return f"{neighbour.id} ({label}, says {neighbour.says}, {neighbour.distance} away)"
 
 
 def amount(value: float | None, method: str) -> str:
@@ -58,7 +65,11 @@ def to_text(explanation: Explanation) -> str:
     tokens = [(token, token_name(token)) for token in e.tokens]
     nodes = [(node, f"{node.id} ({node.label or 'no label'}, {node.distance} away)") for node in e.nodes]
     edges = [(edge, edge_name(edge)) for edge in e.edges]
-    for title, items in (("parts", parts), ("tokens", tokens), ("nodes", nodes), ("edges", edges)):
+    scores = [(each, neighbour_name(each)) for each in e.neighbours]
+    lists = (("parts", parts), ("tokens", tokens), ("scores passed on by", scores), ("nodes", nodes), ("edges", edges))
+    if not e.tokens:
+        lines.append(f"{NO_TOKENS}{', and the scores that neighbours pass on' if scores else ''}")
+    for title, items in lists:
         if items:
             lines.append(f"{title}, {unit}")
         largest = sorted(items, key=lambda pair: -abs(pair[0].importance))[: None if title == "parts" else SHOWN]

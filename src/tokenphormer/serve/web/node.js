@@ -116,7 +116,7 @@ const kindName = (kind) => KINDS[kind] ?? kind;
 
 async function explain(signal) {
   const method = $("method").value;
-  const note = state.run.score_hops ? " Scores that neighbours pass on to the node are held as they are." : "";
+  const note = state.run.score_hops ? " Scores that neighbours pass on to the node are held as they are while tokens are removed; they are listed after them." : "";
   $("tokens-about").textContent = ABOUT[method] + note;
   $("tokens").replaceChildren(el("li", { class: "muted" }, "Explaining …"));
   $("parts").replaceChildren();
@@ -127,8 +127,9 @@ async function explain(signal) {
   $("parts").replaceChildren(...parts.map((part) =>
     el("li", {}, el("span", { class: "name" }, kindName(part.name), el("span", { class: "tag" }, `${part.tokens}`)),
       el("span", { class: "number" }, weight(part, method)), weightBar(part, whole))));
-  const most = Math.max(1e-12, ...found.tokens.map((token) => Math.abs(token.importance)));
+  const most = Math.max(1e-12, ...[...found.tokens, ...found.neighbours].map((each) => Math.abs(each.importance)));
   const rows = found.tokens.map((token, i) => tokenRow(token, i, most, method));
+  rows.push(...found.neighbours.map((each, i) => neighbourRow(each, rows.length + i, most, method)));
   fold($("tokens"), $("tokens-more"), rows, TOP_TOKENS, "tokens");
   tell("drawn");
 }
@@ -145,6 +146,13 @@ function tokenRow(token, i, most, method) {
     token.path.length ? el("span", { class: "path" }, ...steps) : null);
   recolour(row);
   return row;
+}
+
+function neighbourRow(neighbour, i, most, method) {
+  return el("li", {},
+    el("span", { class: "rank" }, String(i + 1)), el("span", { class: "kind" }, `scores passed on, ${neighbour.says}`),
+    el("span", { class: "weight" }, el("span", { class: "number" }, weight(neighbour, method)), weightBar(neighbour, most)),
+    el("span", { class: "path" }, el("a", { href: nodeHref(neighbour.id) }, neighbour.id)));
 }
 
 // ---------------------------------------------------------------- the drawing
