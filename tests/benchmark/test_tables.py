@@ -17,6 +17,7 @@ from tokenphormer.benchmark.rows import Row, config_hash, read_rows
 from tokenphormer.benchmark.tables import (
     CellResult,
     cell_results,
+    check_ours,
     common_budget,
     common_search_splits,
     csv_text,
@@ -30,6 +31,8 @@ from tokenphormer.benchmark.tables import (
     write_tables,
 )
 from tokenphormer.errors import InputError
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 METHODS_HERE = ("tokenphormer", "gcn", "mlp", "jknet")
 
@@ -403,12 +406,29 @@ def test_files(rows: list[Row], tmp_path: Path) -> None:
     assert [path.read_bytes() for path in paths] == first  # the same rows, the same bytes
 
 
+@pytest.mark.parametrize("name", ["main.md", "main.tex", "main.csv", "main.html"])
+def test_what_others_wrote_is_not_overwritten(name: str, tmp_path: Path) -> None:
+    cells = cell_results([], ("debian",), METHODS)
+    write_tables(cells, tmp_path)
+    write_tables(cells, tmp_path)  # its own may be written anew
+    (tmp_path / name).write_text("my own notes\n", encoding="utf-8")
+    before = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=rf"{name}: was not written by this command; move it, or give another --out"):
+        write_tables(cells, tmp_path)
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == before
+
+
+def test_every_kept_table_is_known_as_one() -> None:
+    kept = [path for path in (EXPERIMENTS / "tables").iterdir() if path.suffix in (".md", ".tex", ".csv", ".html")]
+    assert len(kept) > 15
+    check_ours(EXPERIMENTS / "tables", [path.name for path in kept])
+
+
 def test_the_tables_that_are_kept_are_those_of_the_rows_that_are_kept() -> None:
     """If this fails: tokenphormer tables experiments/rows --out experiments/tables."""
-    experiments = Path(__file__).parents[2] / "experiments"
-    if not (experiments / "tables" / "main.md").exists():
+    if not (EXPERIMENTS / "tables" / "main.md").exists():
         pytest.skip("there are no kept tables here")
-    kept = read_rows([experiments / "rows"])
+    kept = read_rows([EXPERIMENTS / "rows"])
     cells = cell_results(kept, main_datasets(kept))
-    assert (experiments / "tables" / "main.md").read_text(encoding="utf-8") == markdown(cells)
-    assert (experiments / "tables" / "main.tex").read_text(encoding="utf-8") == latex(cells)
+    assert (EXPERIMENTS / "tables" / "main.md").read_text(encoding="utf-8") == markdown(cells)
+    assert (EXPERIMENTS / "tables" / "main.tex").read_text(encoding="utf-8") == latex(cells)

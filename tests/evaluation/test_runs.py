@@ -423,6 +423,11 @@ def test_names_of_folders(tmp_path: Path) -> None:
         assert free_folder(tmp_path, "g", False) == tmp_path / name
         (tmp_path / name).mkdir()
     assert free_folder(tmp_path, "g", True) == tmp_path / "g-2"
+    (tmp_path / "g-2" / "run.json").touch()
+    assert free_folder(tmp_path, "g", True) == tmp_path / "g", "the other one is finished"
+    (tmp_path / "g" / "run.json").touch()
+    assert free_folder(tmp_path, "g", True) == tmp_path / "g-2"
+    assert free_folder(tmp_path, "new", True) == tmp_path / "new"
     assert free_folder(tmp_path, "new", True) == tmp_path / "new"
 
 

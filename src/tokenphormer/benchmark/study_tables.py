@@ -17,6 +17,7 @@ from tokenphormer.benchmark.paper import paper_ablation
 from tokenphormer.benchmark.rows import Row, check_graphs
 from tokenphormer.benchmark.sgpm_study import STUDY as PRETRAINING
 from tokenphormer.benchmark.tables import (
+    check_ours,
     check_splits,
     difference_text,
     main_accuracies,
@@ -273,6 +274,7 @@ def write_studies(rows: list[Row], out: Path, say: Callable[[str], None] = lambd
             figures |= {f"tokens{suffix}": tokens_plot(results) for suffix in (".png", ".svg")}
     if pretrained := pretraining_table(rows):
         files["sgpm.md"] = "\n".join(part for part in (files.get("sgpm.md"), pretrained) if part)
+    check_ours(out, files)
     for name, text in files.items():
         with atomic_path(out / name) as temporary:
             temporary.write_text(text, encoding="utf-8")

@@ -23,6 +23,15 @@ from tokenphormer.graph.datasets import DATASETS
 
 REFERENCES = ("tokenphormer", "tokenphormer+")
 """What every method is compared with, split by split."""
+MARKS = (
+    "Test accuracy in percent",
+    "Masked nodes of held-out sentences",
+    "% Mean and standard deviation over splits",
+    "method,dataset,protocol,status,mean",
+    "dataset,method,variant,mean",
+    "<h1>Benchmark</h1>",
+)
+"""One of them is in every file that tables are written to."""
 MOST = 0.75
 """Share of the methods run on a dataset that have had its budget; those that have not are marked."""
 Difference = tuple[float, float, float]
@@ -444,12 +453,21 @@ def axes_of(cells: list[CellResult]) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(c.column for c in cells)), list(dict.fromkeys(c.method for c in cells))
 
 
+def check_ours(out: Path, names: Iterable[str]) -> None:
+    """Raise if a file that is to be written anew was not written by `tables`: nothing of anybody's is lost."""
+    for name in names:
+        path = out / name
+        if path.exists() and not any(mark in path.read_text(encoding="utf-8", errors="replace") for mark in MARKS):
+            raise InputError(f"{path}: was not written by this command; move it, or give another --out")
+
+
 def write_tables(cells: list[CellResult], out: Path) -> list[Path]:
     """Write main.md, main.tex, main.csv and main.html."""
     from tokenphormer.benchmark.page import html_page
 
     files = {"main.md": markdown(cells), "main.tex": latex(cells), "main.csv": csv_text(cells)}
     files["main.html"] = html_page(cells)
+    check_ours(out, files)
     for name, text in files.items():
         with atomic_path(out / name) as temporary:
             temporary.write_text(text, encoding="utf-8")

@@ -342,9 +342,15 @@ def _pieces(classifier: TokenphormerClassifier, graph: Graph, nodes: NDArray[np.
 
 
 def free_folder(parent: Path, name: str, resume: bool) -> Path:
-    """parent/NAME, or parent/NAME-2 and so on, the first that is free; to resume, the last that is not."""
+    """parent/NAME, or parent/NAME-2 and so on, the first that is free; to resume, the last that holds no finished run.
+
+    If all do, it is the last one.
+    """
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".") or "graph"
-    number, last = 1, parent / safe
-    while (folder := parent / (safe if number == 1 else f"{safe}-{number}")).exists():
-        number, last = number + 1, folder
-    return last if resume else folder
+    taken: list[Path] = []
+    while (folder := parent / (safe if not taken else f"{safe}-{len(taken) + 1}")).exists():
+        taken.append(folder)
+    if not resume:
+        return folder
+    unfinished = [each for each in taken if not (each / MANIFEST).exists()]
+    return (unfinished or taken or [folder])[-1]
