@@ -6,6 +6,7 @@ edges.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 from pathlib import Path
@@ -123,6 +124,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.weights_ = fitted.method.weights
         self.classes_ = np.array(graph.class_names)
         self.n_features_in_ = graph.num_features
+        self.feature_names_ = graph.feature_names
 
     def predict_proba(
         self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None
@@ -179,14 +181,18 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         else:
             table = validate_data(self, graph, reset=False, accept_sparse="csr", dtype=np.float32)
             on = Graph.from_edges(_NO_EDGES, table.shape[0], x=table, name="table")
-        if on.num_features != self.n_features_in_:
-            raise InputError(
-                f"the model was trained on {self.n_features_in_} features, graph '{on.name}' has {on.num_features}"
-            )
+        on = self.prepared(on)
         device = check_device(choose_device(self.device))
         vectors = None if self.sgpm_ is None else self.sgpm_.vectors(on, self.config_.sgpm_token, device)
         method = TokenphormerMethod(on, self.config_, len(self.classes_), device, sgpm=vectors, weights=self.weights_)
         return method, on
+
+    def prepared(self, graph: Graph) -> Graph:
+        """The graph as the model takes it: the features it was trained on, in their order; or an error.
+
+        Features are told by their names where both graphs have some (`Graph.feature_names`), else only counted.
+        """
+        return _in_order(graph, self.feature_names_, self.n_features_in_)
 
     # ---------------------------------------------------------------- files
 
@@ -203,6 +209,8 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             "num_features": self.n_features_in_,
             "graph": {} if self.graph_ is None else {"name": self.graph_.name, "fingerprint": self.graph_.fingerprint},
         }
+        if self.feature_names_ is not None:
+            meta["feature_names"] = list(self.feature_names_)
         if self.sgpm_ is not None:
             meta["sgpm"] = self.sgpm_.hash
             if with_sgpm:
@@ -229,6 +237,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             if loaded.classes_.ndim != 1:
                 raise ValueError(f"classes: expected a list, got shape {loaded.classes_.shape}")
             loaded.n_features_in_ = int(str(meta["num_features"]))
+            loaded.feature_names_ = _names(meta.get("feature_names"), loaded.n_features_in_)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path}: its description is not one of this version ({error})") from error
         loaded.config_, loaded.weights_, loaded.graph_, loaded.split_ = loaded.config, weights, None, None
@@ -245,6 +254,57 @@ def _sgpm(given: object, graph: Graph, device: torch.device) -> PretrainedSGPM |
     pretrained = given if isinstance(given, PretrainedSGPM) else PretrainedSGPM.load(Path(str(given)), device)
     pretrained.check(graph)
     return pretrained
+
+
+def _names(given: object, count: int) -> tuple[str, ...] | None:
+    """Names of features as a file has them; models written before there were any have none."""
+    if given is None:
+        return None
+    if not isinstance(given, list) or len(set(map(str, given))) != count or len(given) != count:
+        raise ValueError(f"feature_names: expected a list of {count} different names")
+    return tuple(map(str, given))
+
+
+def _in_order(graph: Graph, names: tuple[str, ...] | None, count: int) -> Graph:
+    """The graph with its features in the order of `names`; other features are an error that says which."""
+    own = graph.feature_names
+    if names is None or own is None:
+        if graph.num_features != count:
+            raise InputError(
+                f"the model was trained on {count} features, graph '{graph.name}' has {graph.num_features}"
+            )
+        return graph
+    if own == names:
+        return graph
+    place, wanted = {name: number for number, name in enumerate(own)}, set(names)
+    missing, additional = [name for name in names if name not in place], [name for name in own if name not in wanted]
+    if missing or additional:
+        lists = (("missing", missing), ("additional", additional))
+        listed = "; ".join(f"{what}: {_listed(some)}" for what, some in lists if some)
+        whose = f"{count} features, graph '{graph.name}' has {len(own)}"
+        if count == len(own):
+            whose = f"features of other names than graph '{graph.name}' has"
+        raise InputError(
+            f"the model was trained on {whose}; {listed}. Give the nodes table the columns it was trained on"
+        )
+    order = [place[name] for name in names]
+    assert graph.x is not None
+    x: Any = graph.x[:, order]
+    if isinstance(x, np.ndarray):
+        x = np.ascontiguousarray(x)
+    else:
+        x.sort_indices()
+    return dataclasses.replace(graph, x=x, feature_names=names, stored=None)
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    """The first few names.
+
+    >>> _listed(["a", "b"]), _listed(["a", "b", "c"], 2)
+    ("'a', 'b'", "'a', 'b' and 1 more")
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
 
 
 def _signature() -> inspect.Signature:

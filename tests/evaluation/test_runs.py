@@ -19,9 +19,11 @@ from tests.tiny import CLASS_NAMES, CPU, contents, tiny_config, tiny_graph, tiny
 from tokenphormer.classifier import TokenphormerClassifier
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.evaluation import run_folder
+from tokenphormer.evaluation.explanations.run import explain_run
 from tokenphormer.evaluation.run_folder import Summary, load_run, write_plots
 from tokenphormer.evaluation.runs import free_folder, predict_run, train_run
 from tokenphormer.graph import Graph, Split, load_graph
+from tokenphormer.serve.explorer import open_run
 from tokenphormer.training.settings import Config
 
 SOURCE = tiny_graph(num_nodes=66, unlabelled=6)
@@ -210,6 +212,23 @@ def test_predictions_on_a_graph_never_seen(run: Run, tmp_path: Path) -> None:
     assert found["id"].tolist() == [f"new{node}" for node in range(45)]
     accuracy = (found["predicted"].to_numpy() == np.array(CLASS_NAMES)[new.y]).mean()
     assert accuracy > 0.6  # a third would be chance
+
+
+def test_columns_are_told_by_their_names(run: Run, tmp_path: Path) -> None:
+    """In another order they give the same predictions; renamed ones are refused."""
+    source = write_folder(SOURCE, tmp_path / "mine")
+    table = pd.read_csv(source / "nodes.csv", keep_default_na=False)
+    table[["id", "x3", "label", "x1", "x0", "x4", "x2"]].to_csv(source / "nodes.csv", index=False)
+    found, expected = predict(run, tmp_path / "p.csv", source), predict(run, tmp_path / "q.csv")
+    pd.testing.assert_frame_equal(found, expected, check_exact=False, atol=1e-6)
+    assert open_run(run.folder, "cpu", str(source)).graph.fingerprint == run.graph.fingerprint
+    table.rename(columns={"x1": "y1"}).to_csv(source / "nodes.csv", index=False)
+    with pytest.raises(InputError, match="graph 'mine' has; missing: 'x1'; additional: 'y1'"):
+        predict(run, tmp_path / "r.csv", source)
+    with pytest.raises(InputError, match="missing: 'x1'; additional: 'y1'"):
+        explain_run(run.folder, None, str(source), "auto", None, "cpu", False, False)
+    with pytest.raises(InputError, match="missing: 'x1'; additional: 'y1'"):
+        open_run(run.folder, "cpu", str(source))
 
 
 def test_predictions_for_some_nodes(run: Run, tmp_path: Path) -> None:

@@ -313,6 +313,7 @@ def predict_run(
     distributed.on_first(check_free, where)
     own = manifest["graph"]
     graph = load_graph(source or own["source"], directed=own["directed"] if source is None else directed)
+    graph = classifier.prepared(graph)
     if source is None and graph.fingerprint != own["fingerprint"]:
         raise InputError(
             f"{own['source']}: is not the graph that the run was trained on any more; name it as GRAPH to predict on it"

@@ -51,7 +51,7 @@ def open_run(folder: Path, device: str = "auto", source: str | None = None) -> O
     classifier, manifest = load_run(folder, device=device)
     own = manifest["graph"]
     where = source or own["source"]
-    graph = load_graph(where, directed=own["directed"])
+    graph = classifier.prepared(load_graph(where, directed=own["directed"]))
     if graph.fingerprint != own["fingerprint"]:
         raise InputError(f"{where}: is not the graph that the run was trained on; name where that is with --graph")
     split = Split.load(folder / "split.npz")

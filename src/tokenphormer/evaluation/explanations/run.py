@@ -42,6 +42,7 @@ def explain_run(
     classifier, manifest = load_run(folder, device=device)
     own = manifest["graph"]
     graph = load_graph(source or own["source"], directed=own["directed"] if source is None else directed)
+    graph = classifier.prepared(graph)
     if source is None and graph.fingerprint != own["fingerprint"]:
         raise InputError(
             f"{own['source']}: is not the graph that the run was trained on any more; name it with --graph to go on"
