@@ -20,9 +20,10 @@ from tokenphormer.classifier import TokenphormerClassifier
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.evaluation import run_folder
 from tokenphormer.evaluation.explanations.run import explain_run
-from tokenphormer.evaluation.run_folder import Summary, load_run, write_plots
+from tokenphormer.evaluation.run_folder import Summary, load_graph_for, load_run, write_plots
 from tokenphormer.evaluation.runs import free_folder, predict_run, train_run
 from tokenphormer.graph import Graph, Split, load_graph
+from tokenphormer.graph.datasets import drops_directions
 from tokenphormer.serve.explorer import open_run
 from tokenphormer.training.settings import Config
 
@@ -274,9 +275,37 @@ def test_a_graph_that_changed_on_disk(run: Run, tmp_path: Path) -> None:
 
 def test_a_directed_graph_stays_directed(tmp_path: Path) -> None:
     source = write_folder(SOURCE, tmp_path / "mine")
+    edges = (source / "edges.csv").read_text(encoding="utf-8").splitlines()
+    (source / "edges.csv").write_text("\n".join(edges[:150]), encoding="utf-8")  # most edges from one end only
     graph = load_graph(source, directed=True)
     train_run(graph, str(source), tiny_split(graph), tiny_config(max_epochs=1), tmp_path / "out", CPU)
-    assert predict_run(tmp_path / "out", None, tmp_path / "p.csv", None, "cpu", False, False) == (66, "mine")
+    out = tmp_path / "out"
+    assert predict_run(out, None, tmp_path / "p.csv", None, "cpu", None, False) == (66, "mine")
+    # Read anew from the same tables it is the same graph, unless told otherwise.
+    before = read(out / "predictions.csv").drop(columns="split")
+    for directed, same in ((None, True), (True, True), (False, False)):
+        predict_run(out, str(source), tmp_path / "q.csv", None, "cpu", directed, True)
+        assert np.allclose(read(tmp_path / "q.csv")["probability"], before["probability"], atol=1e-6) == same
+    classifier, manifest = load_run(out, device="cpu")
+    assert load_graph_for(classifier, manifest, str(source)).directed
+    undirected = tiny_graph(num_nodes=20)
+    undirected.save(tmp_path / "saved.npz")
+    assert not load_graph_for(classifier, manifest, str(tmp_path / "saved.npz")).directed  # it has no directions
+    with pytest.raises(InputError, match="--no-directed: the run was trained on a graph with directed edges"):
+        predict_run(out, None, tmp_path / "r.csv", None, "cpu", False, False)
+
+
+def test_directions_that_the_run_does_not_have(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"undirected edges, and without GRAPH .* leave --directed out, or name"):
+        predict_run(run.folder, None, tmp_path / "r.csv", None, "cpu", True, False)
+    with pytest.raises(InputError, match=r"--directed: .* or name a graph as --graph"):
+        explain_run(run.folder, None, None, "auto", None, "cpu", True, False)
+    assert predict_run(run.folder, str(run.source), tmp_path / "r.csv", None, "cpu", True, False) == (66, "mine")
+
+
+@pytest.mark.parametrize(("source", "drops"), [("cora", False), ("Cornell ", True), ("debian", False)])
+def test_datasets_with_directions(source: str, drops: bool) -> None:
+    assert drops_directions(source) == drops
 
 
 # ---------------------------------------------------------------- runs that are damaged or of another kind

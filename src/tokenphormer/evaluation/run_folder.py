@@ -35,7 +35,8 @@ from tokenphormer.evaluation.metrics import Metrics, evaluate
 from tokenphormer.evaluation.prediction_files import rows_of, scored_nodes, write_pieces
 from tokenphormer.evaluation.report import Report, write_report
 from tokenphormer.files import atomic_path, parse_json
-from tokenphormer.graph import Graph, Split
+from tokenphormer.graph import Graph, Split, load_graph
+from tokenphormer.graph.datasets import drops_directions
 from tokenphormer.graph.splits import PARTS
 from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM
 from tokenphormer.training.calibration import soften
@@ -244,6 +245,35 @@ def load_run(folder: str | Path, *, device: str = "auto") -> tuple[TokenphormerC
     if not weights.is_file() or hashlib.sha256(weights.read_bytes()).hexdigest() != expected:
         raise InputError(f"{weights}: is missing or not the file that the run wrote (its SHA-256 is another)")
     return TokenphormerClassifier.from_pretrained(folder, device=device), manifest
+
+
+def load_graph_for(
+    classifier: TokenphormerClassifier,
+    manifest: dict[str, Any],
+    source: str | None,
+    directed: bool | None = None,
+    option: str = "GRAPH",
+) -> Graph:
+    """The run's own graph, or the one that `source` names, as its model takes it; `option` is how a user names one.
+
+    Edges keep their directions if those of the training did, unless `directed` says otherwise for another graph.
+    """
+    own = manifest["graph"]
+    if source is not None:
+        kept = own["directed"] and drops_directions(source) if directed is None else directed
+        return classifier.prepared(load_graph(source, directed=kept))
+    if directed is not None and directed != own["directed"]:
+        trained, asked = ("directed", "--no-directed") if own["directed"] else ("undirected", "--directed")
+        raise InputError(
+            f"{asked}: the run was trained on a graph with {trained} edges, and without {option} that one is used; "
+            f"leave {asked} out, or name a graph as {option}"
+        )
+    graph = classifier.prepared(load_graph(own["source"], directed=own["directed"]))
+    if graph.fingerprint != own["fingerprint"]:
+        raise InputError(
+            f"{own['source']}: is not the graph that the run was trained on any more; name it as {option} to go on"
+        )
+    return graph
 
 
 def write_plots(folder: Path, graph: Graph) -> None:

@@ -165,6 +165,19 @@ def load_graph(
     return _load_file(path, directed)
 
 
+def drops_directions(source: str | Path) -> bool:
+    """Whether `load_graph` without `directed` may drop directions there: of tables, and of some datasets.
+
+    A saved graph, and one on disk, is as it was written.
+    """
+    if isinstance(source, str) and source.strip().lower() in DATASETS:
+        dataset = DATASETS[source.strip().lower()]
+        return dataset.has_directions and not dataset.embedded
+    from tokenphormer.graph.disk import is_graph_folder
+
+    return Path(source).is_dir() and not is_graph_folder(Path(source))
+
+
 def embedded_path(dataset: Dataset) -> Path:
     """The file of a graph that comes inside the package."""
     return Path(__file__).with_name(dataset.folder)
