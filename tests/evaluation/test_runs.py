@@ -92,6 +92,7 @@ def test_the_manifest_tells_the_truth(run: Run) -> None:
         "name": "mine",
         "directed": False,
         "fingerprint": run.graph.fingerprint,
+        "path": str(run.source.resolve()),
     }
     assert {"python", "torch", "tokenphormer", "platform"} <= manifest["environment"].keys()
 
@@ -287,12 +288,50 @@ def test_a_directed_graph_stays_directed(tmp_path: Path) -> None:
         predict_run(out, str(source), tmp_path / "q.csv", None, "cpu", directed, True)
         assert np.allclose(read(tmp_path / "q.csv")["probability"], before["probability"], atol=1e-6) == same
     classifier, manifest = load_run(out, device="cpu")
-    assert load_graph_for(classifier, manifest, str(source)).directed
+    assert load_graph_for(out, classifier, manifest, str(source)).directed
     undirected = tiny_graph(num_nodes=20)
     undirected.save(tmp_path / "saved.npz")
-    assert not load_graph_for(classifier, manifest, str(tmp_path / "saved.npz")).directed  # it has no directions
+    assert not load_graph_for(out, classifier, manifest, str(tmp_path / "saved.npz")).directed  # it has no directions
     with pytest.raises(InputError, match="--no-directed: the run was trained on a graph with directed edges"):
         predict_run(out, None, tmp_path / "r.csv", None, "cpu", False, False)
+
+
+def test_from_another_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph is found by the name it was given, then where it was; else the message says whose name that is."""
+    (tmp_path / "a" / "deeper").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a")
+    graph = load_graph(write_folder(SOURCE, Path("mine")))
+    train_run(graph, "mine", tiny_split(graph), tiny_config(max_epochs=1), Path("out"), CPU)
+    own = json.loads(Path("out/run.json").read_text(encoding="utf-8"))["graph"]
+    assert (own["source"], own["path"]) == ("mine", str((tmp_path / "a" / "mine").resolve()))
+
+    def used(run: str) -> None:
+        assert predict_run(Path(run), None, tmp_path / "p.csv", None, "cpu", None, True) == (66, "mine")
+        assert explain_run(Path(run), None, None, "auto", None, "cpu", None, False)
+        assert open_run(Path(run), "cpu").graph.num_nodes == 66
+
+    monkeypatch.chdir("deeper")
+    used("../out")
+    (tmp_path / "a").rename(tmp_path / "b")  # moved together
+    monkeypatch.chdir(tmp_path / "b")
+    used("out")
+    monkeypatch.chdir("deeper")
+    whose = r"run\.json: the run's own graph was 'mine', then at .*mine, which is no dataset and no path"
+    for option, call in (
+        ("GRAPH", lambda: predict_run(Path("../out"), None, tmp_path / "q.csv", None, "cpu", None, False)),
+        ("--graph", lambda: explain_run(Path("../out"), None, None, "auto", None, "cpu", None, False)),
+        ("--graph", lambda: open_run(Path("../out"), "cpu")),
+    ):
+        with pytest.raises(InputError, match=f"{whose}.*name where it is now as {option}"):
+            call()
+    # A run of before has no path.
+    manifest = json.loads(Path("../out/run.json").read_text(encoding="utf-8"))
+    del manifest["graph"]["path"]
+    Path("../out/run.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(InputError, match="the run's own graph was 'mine', which is no dataset"):
+        predict_run(Path("../out"), None, tmp_path / "q.csv", None, "cpu", None, False)
+    monkeypatch.chdir("..")
+    used("out")
 
 
 def test_directions_that_the_run_does_not_have(run: Run, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from tokenphormer.evaluation.prediction_files import rows_of, scored_nodes, writ
 from tokenphormer.evaluation.report import Report, write_report
 from tokenphormer.files import atomic_path, parse_json
 from tokenphormer.graph import Graph, Split, load_graph
-from tokenphormer.graph.datasets import drops_directions
+from tokenphormer.graph.datasets import drops_directions, is_dataset
 from tokenphormer.graph.splits import PARTS
 from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM
 from tokenphormer.training.calibration import soften
@@ -200,7 +200,8 @@ def write_run(
             "name": graph.name,
             "directed": graph.directed,
             "fingerprint": graph.fingerprint,
-        },
+        }
+        | _place(graph_source),
         "split": split.hash,
         "config": config.hash,
         "command": command,
@@ -247,7 +248,28 @@ def load_run(folder: str | Path, *, device: str = "auto") -> tuple[TokenphormerC
     return TokenphormerClassifier.from_pretrained(folder, device=device), manifest
 
 
+def _place(source: str) -> dict[str, str]:
+    """Where a graph that is no dataset lies, whatever the working folder."""
+    return {} if is_dataset(source) or not Path(source).exists() else {"path": str(Path(source).resolve())}
+
+
+def own_source(folder: Path, manifest: dict[str, Any], option: str) -> str | Path:
+    """Where the run's own graph is: as it was named, seen from here, or else where it was when the run was trained."""
+    own = manifest["graph"]
+    named, path = str(own["source"]), own.get("path")
+    if is_dataset(named) or Path(named).exists():
+        return named
+    if path is not None and Path(str(path)).exists():
+        return Path(str(path))
+    places = f"{named!r}" if path is None else f"{named!r}, then at {path}"
+    raise InputError(
+        f"{folder / MANIFEST}: the run's own graph was {places}, which is no dataset and no path that exists, "
+        f"seen from {Path.cwd()}; name where it is now as {option}"
+    )
+
+
 def load_graph_for(
+    folder: Path,
     classifier: TokenphormerClassifier,
     manifest: dict[str, Any],
     source: str | None,
@@ -268,10 +290,11 @@ def load_graph_for(
             f"{asked}: the run was trained on a graph with {trained} edges, and without {option} that one is used; "
             f"leave {asked} out, or name a graph as {option}"
         )
-    graph = classifier.prepared(load_graph(own["source"], directed=own["directed"]))
+    found = own_source(folder, manifest, option)
+    graph = classifier.prepared(load_graph(found, directed=own["directed"]))
     if graph.fingerprint != own["fingerprint"]:
         raise InputError(
-            f"{own['source']}: is not the graph that the run was trained on any more; name it as {option} to go on"
+            f"{found}: is not the graph that the run was trained on any more; name it as {option} to go on"
         )
     return graph
 

@@ -315,7 +315,7 @@ def predict_run(
             raise InputError(f"{out}: exists already; choose another name, or say --force")
 
     distributed.on_first(check_free, where)
-    graph = load_graph_for(classifier, manifest, source, directed)
+    graph = load_graph_for(folder, classifier, manifest, source, directed)
     nodes = None if ids is None else np.array(read_node_list(ids, graph), dtype=np.int64)
     same = {"run": json.dumps(manifest["files"]), "graph": graph.fingerprint, "nodes": digest([("nodes", nodes)])}
     distributed.check_same(same, where)

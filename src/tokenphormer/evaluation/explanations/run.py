@@ -42,7 +42,7 @@ def explain_run(
         raise InputError(f"{out}: exists already; choose another name, or say --force")
     chosen = check_method(method)
     classifier, manifest = load_run(folder, device=device)
-    explainer = classifier.explainer(load_graph_for(classifier, manifest, source, directed, "--graph"))
+    explainer = classifier.explainer(load_graph_for(folder, classifier, manifest, source, directed, "--graph"))
     if node is None:
         summary = summarise_attention(explainer)
         if out is not None:
