@@ -58,6 +58,33 @@ def test_some_nodes(fitted: TokenphormerClassifier) -> None:
     assert fitted.score(nodes=[0, 1, 2]) in (0, 1 / 3, 2 / 3, 1)
 
 
+def test_scores_are_of_labelled_nodes(fitted: TokenphormerClassifier) -> None:
+    some = tiny_graph(unlabelled=6)  # the last six
+    right = fitted.predict(some) == np.array(CLASS_NAMES)[GRAPH.y]
+    assert fitted.score(some, np.arange(50, 60)) == pytest.approx(right[50:54].mean())
+    assert fitted.score(some) == pytest.approx(right[:54].mean())
+    with pytest.raises(InputError, match="score: none of 6 nodes of graph 'tiny' has a label"):
+        fitted.score(some, np.arange(54, 60))
+    with pytest.raises(InputError, match="score: there are no nodes; expected"):
+        fitted.score(tiny_graph(unlabelled=60))
+    with pytest.raises(InputError, match="score: there are no nodes; expected some with labels, so name"):
+        fitted.score(nodes=[])
+    without = classifier(max_epochs=1).fit(GRAPH, Split(SPLIT.train, SPLIT.val, []))
+    with pytest.raises(
+        InputError, match="score: the split has no test nodes; expected some with labels, so name others"
+    ):
+        without.score()
+    assert without.score(nodes=SPLIT.val) >= 0
+
+
+def test_scores_of_rows_of_a_table() -> None:
+    """Whose classes are numbers."""
+    estimator = classifier().fit(GRAPH.x, GRAPH.y)
+    assert estimator.split_ is not None
+    assert estimator.score(nodes=np.arange(60)) == pytest.approx(np.mean(estimator.predict() == GRAPH.y))
+    assert estimator.score(nodes=np.arange(60)) > 0.5
+
+
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [

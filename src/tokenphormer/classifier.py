@@ -143,17 +143,25 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def score(self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None) -> float:
         """Accuracy: over `nodes`, or the split's test nodes on the training graph, or all labelled nodes.
 
-        With a table in place of the graph, `nodes` are its labels, as scikit-learn has it.
+        Nodes without a label are left out; if none is left, that is an error. With a table in place of the graph,
+        `nodes` are its labels, as scikit-learn has it.
         """
         if graph is not None and not isinstance(graph, Graph):
             return float(np.mean(self.predict(graph) == np.asarray(nodes)))
-        _, on = self._method_for(graph)
-        known = self.split_ is not None and on is self.graph_
+        method, on = self._method_for(graph)
+        by_split = nodes is None and self.split_ is not None and on is self.graph_
         if nodes is None:
-            nodes = self.split_.test if known and self.split_ is not None else np.flatnonzero(on.y >= 0)
+            nodes = self.split_.test if by_split and self.split_ is not None else np.flatnonzero(on.y >= 0)
         chosen = _check_nodes(nodes, on)
-        truth = np.array([*on.class_names, ""])[on.y[chosen]]
-        return float(np.mean(self.predict(graph, chosen) == truth))
+        labelled = chosen[on.y[chosen] >= 0]
+        if not len(labelled):
+            what = f"none of {len(chosen):,} nodes of graph '{on.name}' has a label"
+            if not len(chosen):
+                what = "the split has no test nodes" if by_split else "there are no nodes"
+            raise InputError(f"score: {what}; expected some with labels, so name others, such as nodes=split.val")
+        best = predict(method, labelled, self.config_, method.source.device).argmax(axis=1)
+        names = np.array([str(name) for name in self.classes_])  # of a table they may be numbers
+        return float(np.mean(names[best] == np.array(on.class_names)[on.y[labelled]]))
 
     def explainer(self, graph: Graph | None = None) -> Explainer:
         """What explains the predictions on a graph: for many nodes of it, or to measure how faithful that is."""
