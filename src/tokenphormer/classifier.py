@@ -27,8 +27,10 @@ from tokenphormer.graph.splits import stratified_split
 from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain
 from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM
 from tokenphormer.tensor_files import load_tensors, save_tensors
+from tokenphormer.tokens.source import projects_whole
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import predict
+from tokenphormer.training.presets import MOST_NODES
 from tokenphormer.training.settings import Config
 from tokenphormer.training.tokenphormer import TokenphormerMethod
 from tokenphormer.walks.sampling import check_device, choose_device
@@ -198,9 +200,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def prepared(self, graph: Graph) -> Graph:
         """The graph as the model takes it: the features it was trained on, in their order; or an error.
 
-        Features are told by their names where both graphs have some (`Graph.feature_names`), else only counted.
+        Features are told by their names where both graphs have some (`Graph.feature_names`), else only counted. A small
+        graph on disk is read whole if the model takes whole graphs alone (`row_activation`).
         """
-        return _in_order(graph, self.feature_names_, self.n_features_in_)
+        graph = _in_order(graph, self.feature_names_, self.n_features_in_)
+        return _whole(graph, self.config_) if self.config_.row_activation else graph
 
     # ---------------------------------------------------------------- files
 
@@ -303,6 +307,21 @@ def _in_order(graph: Graph, names: tuple[str, ...] | None, count: int) -> Graph:
     else:
         x.sort_indices()
     return dataclasses.replace(graph, x=x, feature_names=names, stored=None)
+
+
+def _whole(graph: Graph, config: Config) -> Graph:
+    """The graph in memory, if it can be projected whole; else an error that says what else can be done."""
+    if graph.stored is not None and graph.num_nodes <= MOST_NODES:
+        x: Any = graph.x
+        x = x if x is None or x.dtype == np.float32 else x.astype(np.float32)  # there it may be in half precision
+        graph = dataclasses.replace(graph, x=x, stored=None)
+    if not projects_whole(graph, config.hidden_channels):
+        where = f"is on disk, with more than {MOST_NODES:,} nodes" if graph.stored is not None else "is too large"
+        raise InputError(
+            f"graph '{graph.name}' ({graph.num_nodes:,} nodes) {where}, and the model takes graphs whole, as it was "
+            "trained with row_activation; train one for it with --set row_activation=false"
+        )
+    return graph
 
 
 def _listed(names: list[str], most: int = 5) -> str:

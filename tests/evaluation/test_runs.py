@@ -24,7 +24,8 @@ from tokenphormer.evaluation.run_folder import Summary, load_graph_for, load_run
 from tokenphormer.evaluation.runs import free_folder, predict_run, train_run
 from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.graph.datasets import drops_directions
-from tokenphormer.serve.explorer import open_run
+from tokenphormer.graph.disk_writer import write_graph
+from tokenphormer.serve.explorer import Explorer, open_run
 from tokenphormer.training.settings import Config
 
 SOURCE = tiny_graph(num_nodes=66, unlabelled=6)
@@ -332,6 +333,33 @@ def test_from_another_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
         predict_run(Path("../out"), None, tmp_path / "q.csv", None, "cpu", None, False)
     monkeypatch.chdir("..")
     used("out")
+
+
+def test_a_converted_copy_of_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose model takes whole graphs reads a small one on disk whole, and says what to do with a larger one."""
+    source, out = write_folder(SOURCE, tmp_path / "mine"), tmp_path / "out"
+    graph = load_graph(source)
+    config = tiny_config(max_epochs=1, row_activation=True, score_hops=2)
+    train_run(graph, str(source), tiny_split(graph), config, out, CPU)
+    write_graph(graph, tmp_path / "disk")
+    write_graph(graph, tmp_path / "half", half=True)
+    before = read(out / "predictions.csv").drop(columns="split")
+    for name, near in (("disk", 1e-6), ("half", 1e-2)):
+        assert predict_run(out, str(tmp_path / name), tmp_path / "p.csv", None, "cpu", None, True)[0] == 66
+        found = read(tmp_path / "p.csv")
+        assert found["id"].tolist() == before["id"].tolist()
+        np.testing.assert_allclose(found["probability"], before["probability"], atol=near)
+    node = SOURCE.id_of(3)
+    assert explain_run(out, node, str(tmp_path / "disk"), "auto", None, "cpu", None, False).startswith(f"{node}: ")
+    explorer = Explorer(open_run(out, "cpu", str(tmp_path / "disk")))
+    explorer.load()
+    assert explorer.ready
+    monkeypatch.setattr("tokenphormer.classifier.MOST_NODES", 65)
+    with pytest.raises(InputError, match=r"\(66 nodes\) is on disk, with more than 65 nodes, .* row_activation=false"):
+        predict_run(out, str(tmp_path / "disk"), tmp_path / "p.csv", None, "cpu", None, True)
+    monkeypatch.setattr("tokenphormer.tokens.source.WHOLE_GRAPH_BYTES", 100)
+    with pytest.raises(InputError, match=r"\(66 nodes\) is too large, .* row_activation=false"):
+        predict_run(out, None, tmp_path / "p.csv", None, "cpu", None, True)
 
 
 def test_directions_that_the_run_does_not_have(run: Run, tmp_path: Path) -> None:
