@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.tiny import CLASS_NAMES, TINY, contents, tiny_graph, tiny_split
-from tokenphormer import InputError, Split, TokenphormerClassifier
+from tokenphormer import Graph, InputError, Split, TokenphormerClassifier
 from tokenphormer.tensor_files import load_tensors, save_tensors
 from tokenphormer.training.settings import Config
 
@@ -57,6 +58,33 @@ def test_some_nodes(fitted: TokenphormerClassifier) -> None:
     assert fitted.score(nodes=[0, 1, 2]) in (0, 1 / 3, 2 / 3, 1)
 
 
+def test_scores_are_of_labelled_nodes(fitted: TokenphormerClassifier) -> None:
+    some = tiny_graph(unlabelled=6)  # the last six
+    right = fitted.predict(some) == np.array(CLASS_NAMES)[GRAPH.y]
+    assert fitted.score(some, np.arange(50, 60)) == pytest.approx(right[50:54].mean())
+    assert fitted.score(some) == pytest.approx(right[:54].mean())
+    with pytest.raises(InputError, match="score: none of 6 nodes of graph 'tiny' has a label"):
+        fitted.score(some, np.arange(54, 60))
+    with pytest.raises(InputError, match="score: there are no nodes; expected"):
+        fitted.score(tiny_graph(unlabelled=60))
+    with pytest.raises(InputError, match="score: there are no nodes; expected some with labels, so name"):
+        fitted.score(nodes=[])
+    without = classifier(max_epochs=1).fit(GRAPH, Split(SPLIT.train, SPLIT.val, []))
+    with pytest.raises(
+        InputError, match="score: the split has no test nodes; expected some with labels, so name others"
+    ):
+        without.score()
+    assert without.score(nodes=SPLIT.val) >= 0
+
+
+def test_scores_of_rows_of_a_table() -> None:
+    """Whose classes are numbers."""
+    estimator = classifier().fit(GRAPH.x, GRAPH.y)
+    assert estimator.split_ is not None
+    assert estimator.score(nodes=np.arange(60)) == pytest.approx(np.mean(estimator.predict() == GRAPH.y))
+    assert estimator.score(nodes=np.arange(60)) > 0.5
+
+
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
@@ -82,6 +110,53 @@ def test_another_graph(fitted: TokenphormerClassifier) -> None:
         fitted.predict(tiny_graph(num_features=3))
     # An equal graph is answered equally, though its tokens are made anew.
     np.testing.assert_array_equal(fitted.predict_proba(tiny_graph()), fitted.predict_proba())
+
+
+def named(names: str, x: Any = None) -> Graph:
+    """The graph with its features in the order of their names, of which `x` are the first ones."""
+    assert isinstance(GRAPH.x, np.ndarray)
+    order = ["abcde".index(name) for name in names if name in "abcde"]
+    return dataclasses.replace(GRAPH, x=GRAPH.x[:, order] if x is None else x, feature_names=tuple(names))
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
+def test_features_are_told_by_their_names(tmp_path: Path, kind: Any) -> None:
+    estimator = classifier(max_epochs=2).fit(named("abcde"), SPLIT)
+    expected = estimator.predict_proba()
+    estimator.save_pretrained(tmp_path)
+    again = TokenphormerClassifier.from_pretrained(tmp_path, device="cpu")
+    assert again.feature_names_ == estimator.feature_names_ == tuple("abcde")
+    other = named("cebad")
+    other = dataclasses.replace(other, x=kind(other.x))
+    for model in (estimator, again):
+        np.testing.assert_allclose(model.predict_proba(other), expected, atol=1e-6)
+        np.testing.assert_allclose(model.predict_proba(GRAPH), expected, atol=1e-6)  # without names: as they come
+        assert model.explainer(other).graph.feature_names == tuple("abcde")
+    assert np.abs(again.predict_proba(dataclasses.replace(other, feature_names=None)) - expected).max() > 0.01
+
+
+def test_features_of_other_names_are_refused(fitted: TokenphormerClassifier) -> None:
+    estimator = classifier(max_epochs=1).fit(named("abcde"), SPLIT)
+    with pytest.raises(
+        InputError, match="of other names than graph 'tiny' has; missing: 'b', 'e'; additional: 'x', 'y'"
+    ):
+        estimator.predict(named("axcdy", GRAPH.x))
+    with pytest.raises(InputError, match=r"trained on 5 features, graph 'tiny' has 4; missing: 'd'\. Give the nodes"):
+        estimator.predict(named("abce"))
+    with pytest.raises(InputError, match=r"trained on 5 features, graph 'tiny' has 4$"):
+        estimator.predict(dataclasses.replace(named("abce"), feature_names=None))
+    assert fitted.feature_names_ is None
+    assert fitted.predict(named("axcdy", GRAPH.x)).tolist() == fitted.predict().tolist()  # it knows no names
+
+
+@pytest.mark.parametrize("names", ["abcde", ["a", "b"], ["a", "a", "b", "c", "d"], 5])
+def test_damaged_names_of_features(fitted: TokenphormerClassifier, tmp_path: Path, names: Any) -> None:
+    fitted.save_pretrained(tmp_path)
+    weights, meta = load_tensors(tmp_path / "model.safetensors")
+    assert "feature_names" not in meta
+    save_tensors(tmp_path / "model.safetensors", weights, meta | {"feature_names": names})
+    with pytest.raises(InputError, match="expected a list of 5 different names"):
+        TokenphormerClassifier.from_pretrained(tmp_path)
 
 
 def test_a_split_of_its_own(fitted: TokenphormerClassifier) -> None:

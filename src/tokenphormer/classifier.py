@@ -6,6 +6,7 @@ edges.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 from pathlib import Path
@@ -26,8 +27,10 @@ from tokenphormer.graph.splits import stratified_split
 from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain
 from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM
 from tokenphormer.tensor_files import load_tensors, save_tensors
+from tokenphormer.tokens.source import projects_whole
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import predict
+from tokenphormer.training.presets import MOST_NODES
 from tokenphormer.training.settings import Config
 from tokenphormer.training.tokenphormer import TokenphormerMethod
 from tokenphormer.walks.sampling import check_device, choose_device
@@ -123,6 +126,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.weights_ = fitted.method.weights
         self.classes_ = np.array(graph.class_names)
         self.n_features_in_ = graph.num_features
+        self.feature_names_ = graph.feature_names
 
     def predict_proba(
         self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None
@@ -141,17 +145,25 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def score(self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None) -> float:
         """Accuracy: over `nodes`, or the split's test nodes on the training graph, or all labelled nodes.
 
-        With a table in place of the graph, `nodes` are its labels, as scikit-learn has it.
+        Nodes without a label are left out; if none is left, that is an error. With a table in place of the graph,
+        `nodes` are its labels, as scikit-learn has it.
         """
         if graph is not None and not isinstance(graph, Graph):
             return float(np.mean(self.predict(graph) == np.asarray(nodes)))
-        _, on = self._method_for(graph)
-        known = self.split_ is not None and on is self.graph_
+        method, on = self._method_for(graph)
+        by_split = nodes is None and self.split_ is not None and on is self.graph_
         if nodes is None:
-            nodes = self.split_.test if known and self.split_ is not None else np.flatnonzero(on.y >= 0)
+            nodes = self.split_.test if by_split and self.split_ is not None else np.flatnonzero(on.y >= 0)
         chosen = _check_nodes(nodes, on)
-        truth = np.array([*on.class_names, ""])[on.y[chosen]]
-        return float(np.mean(self.predict(graph, chosen) == truth))
+        labelled = chosen[on.y[chosen] >= 0]
+        if not len(labelled):
+            what = f"none of {len(chosen):,} nodes of graph '{on.name}' has a label"
+            if not len(chosen):
+                what = "the split has no test nodes" if by_split else "there are no nodes"
+            raise InputError(f"score: {what}; expected some with labels, so name others, such as nodes=split.val")
+        best = predict(method, labelled, self.config_, method.source.device).argmax(axis=1)
+        names = np.array([str(name) for name in self.classes_])  # of a table they may be numbers
+        return float(np.mean(names[best] == np.array(on.class_names)[on.y[labelled]]))
 
     def explainer(self, graph: Graph | None = None) -> Explainer:
         """What explains the predictions on a graph: for many nodes of it, or to measure how faithful that is."""
@@ -179,14 +191,20 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         else:
             table = validate_data(self, graph, reset=False, accept_sparse="csr", dtype=np.float32)
             on = Graph.from_edges(_NO_EDGES, table.shape[0], x=table, name="table")
-        if on.num_features != self.n_features_in_:
-            raise InputError(
-                f"the model was trained on {self.n_features_in_} features, graph '{on.name}' has {on.num_features}"
-            )
+        on = self.prepared(on)
         device = check_device(choose_device(self.device))
         vectors = None if self.sgpm_ is None else self.sgpm_.vectors(on, self.config_.sgpm_token, device)
         method = TokenphormerMethod(on, self.config_, len(self.classes_), device, sgpm=vectors, weights=self.weights_)
         return method, on
+
+    def prepared(self, graph: Graph) -> Graph:
+        """The graph as the model takes it: the features it was trained on, in their order; or an error.
+
+        Features are told by their names where both graphs have some (`Graph.feature_names`), else only counted. A small
+        graph on disk is read whole if the model takes whole graphs alone (`row_activation`).
+        """
+        graph = _in_order(graph, self.feature_names_, self.n_features_in_)
+        return _whole(graph, self.config_) if self.config_.row_activation else graph
 
     # ---------------------------------------------------------------- files
 
@@ -203,6 +221,8 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             "num_features": self.n_features_in_,
             "graph": {} if self.graph_ is None else {"name": self.graph_.name, "fingerprint": self.graph_.fingerprint},
         }
+        if self.feature_names_ is not None:
+            meta["feature_names"] = list(self.feature_names_)
         if self.sgpm_ is not None:
             meta["sgpm"] = self.sgpm_.hash
             if with_sgpm:
@@ -229,6 +249,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             if loaded.classes_.ndim != 1:
                 raise ValueError(f"classes: expected a list, got shape {loaded.classes_.shape}")
             loaded.n_features_in_ = int(str(meta["num_features"]))
+            loaded.feature_names_ = _names(meta.get("feature_names"), loaded.n_features_in_)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path}: its description is not one of this version ({error})") from error
         loaded.config_, loaded.weights_, loaded.graph_, loaded.split_ = loaded.config, weights, None, None
@@ -245,6 +266,72 @@ def _sgpm(given: object, graph: Graph, device: torch.device) -> PretrainedSGPM |
     pretrained = given if isinstance(given, PretrainedSGPM) else PretrainedSGPM.load(Path(str(given)), device)
     pretrained.check(graph)
     return pretrained
+
+
+def _names(given: object, count: int) -> tuple[str, ...] | None:
+    """Names of features as a file has them; models written before there were any have none."""
+    if given is None:
+        return None
+    if not isinstance(given, list) or len(set(map(str, given))) != count or len(given) != count:
+        raise ValueError(f"feature_names: expected a list of {count} different names")
+    return tuple(map(str, given))
+
+
+def _in_order(graph: Graph, names: tuple[str, ...] | None, count: int) -> Graph:
+    """The graph with its features in the order of `names`; other features are an error that says which."""
+    own = graph.feature_names
+    if names is None or own is None:
+        if graph.num_features != count:
+            raise InputError(
+                f"the model was trained on {count} features, graph '{graph.name}' has {graph.num_features}"
+            )
+        return graph
+    if own == names:
+        return graph
+    place, wanted = {name: number for number, name in enumerate(own)}, set(names)
+    missing, additional = [name for name in names if name not in place], [name for name in own if name not in wanted]
+    if missing or additional:
+        lists = (("missing", missing), ("additional", additional))
+        listed = "; ".join(f"{what}: {_listed(some)}" for what, some in lists if some)
+        whose = f"{count} features, graph '{graph.name}' has {len(own)}"
+        if count == len(own):
+            whose = f"features of other names than graph '{graph.name}' has"
+        raise InputError(
+            f"the model was trained on {whose}; {listed}. Give the nodes table the columns it was trained on"
+        )
+    order = [place[name] for name in names]
+    assert graph.x is not None
+    x: Any = graph.x[:, order]
+    if isinstance(x, np.ndarray):
+        x = np.ascontiguousarray(x)
+    else:
+        x.sort_indices()
+    return dataclasses.replace(graph, x=x, feature_names=names, stored=None)
+
+
+def _whole(graph: Graph, config: Config) -> Graph:
+    """The graph in memory, if it can be projected whole; else an error that says what else can be done."""
+    if graph.stored is not None and graph.num_nodes <= MOST_NODES:
+        x: Any = graph.x
+        x = x if x is None or x.dtype == np.float32 else x.astype(np.float32)  # there it may be in half precision
+        graph = dataclasses.replace(graph, x=x, stored=None)
+    if not projects_whole(graph, config.hidden_channels):
+        where = f"is on disk, with more than {MOST_NODES:,} nodes" if graph.stored is not None else "is too large"
+        raise InputError(
+            f"graph '{graph.name}' ({graph.num_nodes:,} nodes) {where}, and the model takes graphs whole, as it was "
+            "trained with row_activation; train one for it with --set row_activation=false"
+        )
+    return graph
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    """The first few names.
+
+    >>> _listed(["a", "b"]), _listed(["a", "b", "c"], 2)
+    ("'a', 'b'", "'a', 'b' and 1 more")
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
 
 
 def _signature() -> inspect.Signature:

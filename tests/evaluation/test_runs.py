@@ -19,9 +19,13 @@ from tests.tiny import CLASS_NAMES, CPU, contents, tiny_config, tiny_graph, tiny
 from tokenphormer.classifier import TokenphormerClassifier
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.evaluation import run_folder
-from tokenphormer.evaluation.run_folder import Summary, load_run, write_plots
+from tokenphormer.evaluation.explanations.run import explain_run
+from tokenphormer.evaluation.run_folder import Summary, load_graph_for, load_run, write_plots
 from tokenphormer.evaluation.runs import free_folder, predict_run, train_run
 from tokenphormer.graph import Graph, Split, load_graph
+from tokenphormer.graph.datasets import drops_directions
+from tokenphormer.graph.disk_writer import write_graph
+from tokenphormer.serve.explorer import Explorer, open_run
 from tokenphormer.training.settings import Config
 
 SOURCE = tiny_graph(num_nodes=66, unlabelled=6)
@@ -89,6 +93,7 @@ def test_the_manifest_tells_the_truth(run: Run) -> None:
         "name": "mine",
         "directed": False,
         "fingerprint": run.graph.fingerprint,
+        "path": str(run.source.resolve()),
     }
     assert {"python", "torch", "tokenphormer", "platform"} <= manifest["environment"].keys()
 
@@ -212,6 +217,23 @@ def test_predictions_on_a_graph_never_seen(run: Run, tmp_path: Path) -> None:
     assert accuracy > 0.6  # a third would be chance
 
 
+def test_columns_are_told_by_their_names(run: Run, tmp_path: Path) -> None:
+    """In another order they give the same predictions; renamed ones are refused."""
+    source = write_folder(SOURCE, tmp_path / "mine")
+    table = pd.read_csv(source / "nodes.csv", keep_default_na=False)
+    table[["id", "x3", "label", "x1", "x0", "x4", "x2"]].to_csv(source / "nodes.csv", index=False)
+    found, expected = predict(run, tmp_path / "p.csv", source), predict(run, tmp_path / "q.csv")
+    pd.testing.assert_frame_equal(found, expected, check_exact=False, atol=1e-6)
+    assert open_run(run.folder, "cpu", str(source)).graph.fingerprint == run.graph.fingerprint
+    table.rename(columns={"x1": "y1"}).to_csv(source / "nodes.csv", index=False)
+    with pytest.raises(InputError, match="graph 'mine' has; missing: 'x1'; additional: 'y1'"):
+        predict(run, tmp_path / "r.csv", source)
+    with pytest.raises(InputError, match="missing: 'x1'; additional: 'y1'"):
+        explain_run(run.folder, None, str(source), "auto", None, "cpu", False, False)
+    with pytest.raises(InputError, match="missing: 'x1'; additional: 'y1'"):
+        open_run(run.folder, "cpu", str(source))
+
+
 def test_predictions_for_some_nodes(run: Run, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text(f"{SOURCE.id_of(65)}\n{SOURCE.id_of(3)}\n", encoding="utf-8")
@@ -255,9 +277,102 @@ def test_a_graph_that_changed_on_disk(run: Run, tmp_path: Path) -> None:
 
 def test_a_directed_graph_stays_directed(tmp_path: Path) -> None:
     source = write_folder(SOURCE, tmp_path / "mine")
+    edges = (source / "edges.csv").read_text(encoding="utf-8").splitlines()
+    (source / "edges.csv").write_text("\n".join(edges[:150]), encoding="utf-8")  # most edges from one end only
     graph = load_graph(source, directed=True)
     train_run(graph, str(source), tiny_split(graph), tiny_config(max_epochs=1), tmp_path / "out", CPU)
-    assert predict_run(tmp_path / "out", None, tmp_path / "p.csv", None, "cpu", False, False) == (66, "mine")
+    out = tmp_path / "out"
+    assert predict_run(out, None, tmp_path / "p.csv", None, "cpu", None, False) == (66, "mine")
+    # Read anew from the same tables it is the same graph, unless told otherwise.
+    before = read(out / "predictions.csv").drop(columns="split")
+    for directed, same in ((None, True), (True, True), (False, False)):
+        predict_run(out, str(source), tmp_path / "q.csv", None, "cpu", directed, True)
+        assert np.allclose(read(tmp_path / "q.csv")["probability"], before["probability"], atol=1e-6) == same
+    classifier, manifest = load_run(out, device="cpu")
+    assert load_graph_for(out, classifier, manifest, str(source)).directed
+    undirected = tiny_graph(num_nodes=20)
+    undirected.save(tmp_path / "saved.npz")
+    assert not load_graph_for(out, classifier, manifest, str(tmp_path / "saved.npz")).directed  # it has no directions
+    with pytest.raises(InputError, match="--no-directed: the run was trained on a graph with directed edges"):
+        predict_run(out, None, tmp_path / "r.csv", None, "cpu", False, False)
+
+
+def test_from_another_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph is found by the name it was given, then where it was; else the message says whose name that is."""
+    (tmp_path / "a" / "deeper").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a")
+    graph = load_graph(write_folder(SOURCE, Path("mine")))
+    train_run(graph, "mine", tiny_split(graph), tiny_config(max_epochs=1), Path("out"), CPU)
+    own = json.loads(Path("out/run.json").read_text(encoding="utf-8"))["graph"]
+    assert (own["source"], own["path"]) == ("mine", str((tmp_path / "a" / "mine").resolve()))
+
+    def used(run: str) -> None:
+        assert predict_run(Path(run), None, tmp_path / "p.csv", None, "cpu", None, True) == (66, "mine")
+        assert explain_run(Path(run), None, None, "auto", None, "cpu", None, False)
+        assert open_run(Path(run), "cpu").graph.num_nodes == 66
+
+    monkeypatch.chdir("deeper")
+    used("../out")
+    (tmp_path / "a").rename(tmp_path / "b")  # moved together
+    monkeypatch.chdir(tmp_path / "b")
+    used("out")
+    monkeypatch.chdir("deeper")
+    whose = r"run\.json: the run's own graph was 'mine', then at .*mine, which is no dataset and no path"
+    for option, call in (
+        ("GRAPH", lambda: predict_run(Path("../out"), None, tmp_path / "q.csv", None, "cpu", None, False)),
+        ("--graph", lambda: explain_run(Path("../out"), None, None, "auto", None, "cpu", None, False)),
+        ("--graph", lambda: open_run(Path("../out"), "cpu")),
+    ):
+        with pytest.raises(InputError, match=f"{whose}.*name where it is now as {option}"):
+            call()
+    # A run of before has no path.
+    manifest = json.loads(Path("../out/run.json").read_text(encoding="utf-8"))
+    del manifest["graph"]["path"]
+    Path("../out/run.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(InputError, match="the run's own graph was 'mine', which is no dataset"):
+        predict_run(Path("../out"), None, tmp_path / "q.csv", None, "cpu", None, False)
+    monkeypatch.chdir("..")
+    used("out")
+
+
+def test_a_converted_copy_of_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose model takes whole graphs reads a small one on disk whole, and says what to do with a larger one."""
+    source, out = write_folder(SOURCE, tmp_path / "mine"), tmp_path / "out"
+    graph = load_graph(source)
+    config = tiny_config(max_epochs=1, row_activation=True, score_hops=2)
+    train_run(graph, str(source), tiny_split(graph), config, out, CPU)
+    write_graph(graph, tmp_path / "disk")
+    write_graph(graph, tmp_path / "half", half=True)
+    before = read(out / "predictions.csv").drop(columns="split")
+    for name, near in (("disk", 1e-6), ("half", 1e-2)):
+        assert predict_run(out, str(tmp_path / name), tmp_path / "p.csv", None, "cpu", None, True)[0] == 66
+        found = read(tmp_path / "p.csv")
+        assert found["id"].tolist() == before["id"].tolist()
+        np.testing.assert_allclose(found["probability"], before["probability"], atol=near)
+    node = SOURCE.id_of(3)
+    assert explain_run(out, node, str(tmp_path / "disk"), "auto", None, "cpu", None, False).startswith(f"{node}: ")
+    explorer = Explorer(open_run(out, "cpu", str(tmp_path / "disk")))
+    explorer.load()
+    assert explorer.ready
+    monkeypatch.setattr("tokenphormer.classifier.MOST_NODES", 65)
+    with pytest.raises(InputError, match=r"\(66 nodes\) is on disk, with more than 65 nodes, .* row_activation=false"):
+        predict_run(out, str(tmp_path / "disk"), tmp_path / "p.csv", None, "cpu", None, True)
+    monkeypatch.setattr("tokenphormer.tokens.source.WHOLE_GRAPH_BYTES", 100)
+    with pytest.raises(InputError, match=r"\(66 nodes\) is too large, .* row_activation=false"):
+        predict_run(out, None, tmp_path / "p.csv", None, "cpu", None, True)
+
+
+def test_directions_that_the_run_does_not_have(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"undirected edges, and without GRAPH .* leave --directed out, or name"):
+        predict_run(run.folder, None, tmp_path / "r.csv", None, "cpu", True, False)
+    with pytest.raises(InputError, match=r"--directed: .* or name a graph as --graph"):
+        explain_run(run.folder, None, None, "auto", None, "cpu", True, False)
+    assert predict_run(run.folder, str(run.source), tmp_path / "r.csv", None, "cpu", True, False) == (66, "mine")
+
+
+@pytest.mark.parametrize(("source", "drops"), [("cora", False), ("Cornell ", True), ("debian", False)])
+def test_datasets_with_directions(source: str, drops: bool) -> None:
+    assert drops_directions(source) == drops
 
 
 # ---------------------------------------------------------------- runs that are damaged or of another kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -52,11 +53,26 @@ def test_everything_in_its_place(tmp_path: Path) -> None:
     assert graph.class_names == ("cat", "dog")
     assert graph.y.tolist() == [0, 1, 0, -1]
     assert np.array_equal(dense(graph), np.array([[1, 1], [2.5, 0], [-300, 1], [4, 0]], np.float32))
+    assert graph.feature_names == ("size", "old")
     (split,) = graph.splits
     assert (split.train.tolist(), split.val.tolist(), split.test.tolist(), split.name) == ([0], [1], [2], "given")
     assert graph.neighbours(1).tolist() == [0, 2]
     assert (graph.name, graph.directed, graph.edge_weight) == ("mine", False, None)
     assert not any(str(tmp_path) in note for note in graph.notes)
+
+
+def test_names_of_features_are_no_part_of_the_content(tmp_path: Path) -> None:
+    graph = read_folder(folder_of(tmp_path))
+    other = read_folder(folder_of(tmp_path, NODES.replace("size,old", "height,new")))
+    assert other.feature_names == ("height", "new")
+    assert other.fingerprint == graph.fingerprint == dataclasses.replace(graph, feature_names=None).fingerprint
+    assert dataclasses.replace(graph, x=np.ones((4, 3), np.float32)).feature_names is None  # they are not of these
+    graph.save(tmp_path / "g.npz")
+    assert Graph.load(tmp_path / "g.npz").feature_names is None
+    bare = folder_of(tmp_path, "id\na\nb\nc\nd\n")
+    assert read_folder(bare).feature_names is None
+    np.savez(bare / "features.npz", x=np.ones((4, 2)))
+    assert read_folder(bare).feature_names is None
 
 
 def test_notes_say_what_was_done(tmp_path: Path) -> None:

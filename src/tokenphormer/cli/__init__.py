@@ -18,6 +18,7 @@ import typer
 from tokenphormer.cli.benchmarks import benchmark, leaks, study, tables
 from tokenphormer.cli.options import (
     DeviceOption,
+    DirectedAgainOption,
     DirectedOption,
     GraphArgument,
     HalfOption,
@@ -472,7 +473,7 @@ def predict(
     out: Annotated[Path, typer.Option(help="Write to FILE.csv or FILE.parquet.")] = Path("predictions.csv"),
     nodes: Annotated[Path | None, typer.Option(help="Only the nodes in FILE, one id a line.")] = None,
     device: DeviceOption = "auto",
-    directed: DirectedOption = False,
+    directed: DirectedAgainOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
     """Predict classes with a trained run, on its own graph or on a new one with the same features."""
@@ -495,7 +496,7 @@ def explain(
     method: Annotated[str, typer.Option(help="auto, attention, rollout or occlusion.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Write to FILE.png, FILE.html or FILE.json too.")] = None,
     device: DeviceOption = "auto",
-    directed: DirectedOption = False,
+    directed: DirectedAgainOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
     """Say which walks, hops, nodes and edges the prediction of a node rests on."""

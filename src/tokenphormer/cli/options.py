@@ -13,6 +13,12 @@ GraphArgument = Annotated[
     ),
 ]
 DirectedOption = Annotated[bool, typer.Option(help="Keep the direction of edges.")]
+DirectedAgainOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--directed/--no-directed", help="Of another graph: keep the direction of edges; default: as in training."
+    ),
+]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda where there is one.")]
 MemoryOption = Annotated[str, typer.Option(help="About how much memory sorting may take, such as 500MB or 2GB.")]
 HalfOption = Annotated[bool, typer.Option("--float16", help="Store features in half precision.")]

@@ -35,7 +35,8 @@ from tokenphormer.evaluation.metrics import Metrics, evaluate
 from tokenphormer.evaluation.prediction_files import rows_of, scored_nodes, write_pieces
 from tokenphormer.evaluation.report import Report, write_report
 from tokenphormer.files import atomic_path, parse_json
-from tokenphormer.graph import Graph, Split
+from tokenphormer.graph import Graph, Split, load_graph
+from tokenphormer.graph.datasets import drops_directions, is_dataset
 from tokenphormer.graph.splits import PARTS
 from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM
 from tokenphormer.training.calibration import soften
@@ -199,7 +200,8 @@ def write_run(
             "name": graph.name,
             "directed": graph.directed,
             "fingerprint": graph.fingerprint,
-        },
+        }
+        | _place(graph_source),
         "split": split.hash,
         "config": config.hash,
         "command": command,
@@ -244,6 +246,57 @@ def load_run(folder: str | Path, *, device: str = "auto") -> tuple[TokenphormerC
     if not weights.is_file() or hashlib.sha256(weights.read_bytes()).hexdigest() != expected:
         raise InputError(f"{weights}: is missing or not the file that the run wrote (its SHA-256 is another)")
     return TokenphormerClassifier.from_pretrained(folder, device=device), manifest
+
+
+def _place(source: str) -> dict[str, str]:
+    """Where a graph that is no dataset lies, whatever the working folder."""
+    return {} if is_dataset(source) or not Path(source).exists() else {"path": str(Path(source).resolve())}
+
+
+def own_source(folder: Path, manifest: dict[str, Any], option: str) -> str | Path:
+    """Where the run's own graph is: as it was named, seen from here, or else where it was when the run was trained."""
+    own = manifest["graph"]
+    named, path = str(own["source"]), own.get("path")
+    if is_dataset(named) or Path(named).exists():
+        return named
+    if path is not None and Path(str(path)).exists():
+        return Path(str(path))
+    places = f"{named!r}" if path is None else f"{named!r}, then at {path}"
+    raise InputError(
+        f"{folder / MANIFEST}: the run's own graph was {places}, which is no dataset and no path that exists, "
+        f"seen from {Path.cwd()}; name where it is now as {option}"
+    )
+
+
+def load_graph_for(
+    folder: Path,
+    classifier: TokenphormerClassifier,
+    manifest: dict[str, Any],
+    source: str | None,
+    directed: bool | None = None,
+    option: str = "GRAPH",
+) -> Graph:
+    """The run's own graph, or the one that `source` names, as its model takes it; `option` is how a user names one.
+
+    Edges keep their directions if those of the training did, unless `directed` says otherwise for another graph.
+    """
+    own = manifest["graph"]
+    if source is not None:
+        kept = own["directed"] and drops_directions(source) if directed is None else directed
+        return classifier.prepared(load_graph(source, directed=kept))
+    if directed is not None and directed != own["directed"]:
+        trained, asked = ("directed", "--no-directed") if own["directed"] else ("undirected", "--directed")
+        raise InputError(
+            f"{asked}: the run was trained on a graph with {trained} edges, and without {option} that one is used; "
+            f"leave {asked} out, or name a graph as {option}"
+        )
+    found = own_source(folder, manifest, option)
+    graph = classifier.prepared(load_graph(found, directed=own["directed"]))
+    if graph.fingerprint != own["fingerprint"]:
+        raise InputError(
+            f"{found}: is not the graph that the run was trained on any more; name it as {option} to go on"
+        )
+    return graph
 
 
 def write_plots(folder: Path, graph: Graph) -> None:

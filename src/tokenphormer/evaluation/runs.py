@@ -21,6 +21,7 @@ from tokenphormer.evaluation.run_folder import (
     MANIFEST,
     Summary,
     calibration_of,
+    load_graph_for,
     load_run,
     metrics_by_part,
     write_predictions,
@@ -28,7 +29,7 @@ from tokenphormer.evaluation.run_folder import (
     write_text,
 )
 from tokenphormer.files import LOCK, atomic_path, is_partial, only_process, parse_json
-from tokenphormer.graph import Graph, Split, load_graph
+from tokenphormer.graph import Graph, Split
 from tokenphormer.graph.tables import read_node_list
 from tokenphormer.hashing import digest
 from tokenphormer.sgpm import PretrainedSGPM
@@ -298,9 +299,12 @@ def _attention(fitted: Fitted, split: Split) -> dict[str, float]:
 
 
 def predict_run(
-    folder: Path, source: str | None, out: Path, ids: Path | None, device: str, directed: bool, overwrite: bool
+    folder: Path, source: str | None, out: Path, ids: Path | None, device: str, directed: bool | None, overwrite: bool
 ) -> tuple[int, str]:
-    """Predict with a finished run into a CSV or Parquet file; how many nodes, and of which graph."""
+    """Predict with a finished run into a CSV or Parquet file; how many nodes, and of which graph.
+
+    `directed` None: as in training.
+    """
     where = check_device(choose_device(device))
     classifier, manifest = load_run(folder, device=device)
     if out.suffix not in (".csv", ".parquet"):
@@ -311,12 +315,7 @@ def predict_run(
             raise InputError(f"{out}: exists already; choose another name, or say --force")
 
     distributed.on_first(check_free, where)
-    own = manifest["graph"]
-    graph = load_graph(source or own["source"], directed=own["directed"] if source is None else directed)
-    if source is None and graph.fingerprint != own["fingerprint"]:
-        raise InputError(
-            f"{own['source']}: is not the graph that the run was trained on any more; name it as GRAPH to predict on it"
-        )
+    graph = load_graph_for(folder, classifier, manifest, source, directed)
     nodes = None if ids is None else np.array(read_node_list(ids, graph), dtype=np.int64)
     same = {"run": json.dumps(manifest["files"]), "graph": graph.fingerprint, "nodes": digest([("nodes", nodes)])}
     distributed.check_same(same, where)

@@ -142,8 +142,8 @@ def load_graph(
     unless `directed`. `root` is the data root of named datasets. A folder that `tokenphormer convert` wrote is a graph
     on disk: it is opened rather than loaded, and `verify` reads all of it to compare its hashes.
     """
-    if isinstance(source, str) and source.strip().lower() in DATASETS:
-        return _load_dataset(DATASETS[source.strip().lower()], data_root(root), directed)
+    if is_dataset(source):
+        return _load_dataset(DATASETS[str(source).strip().lower()], data_root(root), directed)
     path = Path(source)
     if path.is_dir():
         from tokenphormer.graph.disk import is_graph_folder, open_graph
@@ -163,6 +163,28 @@ def load_graph(
     if path.suffix != ".npz":
         raise InputError(f"{path}: expected a folder with nodes.csv and edges.csv, or a saved graph (.npz)")
     return _load_file(path, directed)
+
+
+def is_dataset(source: str | Path) -> bool:
+    """Whether `load_graph` takes a source for the name of a dataset.
+
+    >>> is_dataset("Cora"), is_dataset("./cora")
+    (True, False)
+    """
+    return isinstance(source, str) and source.strip().lower() in DATASETS
+
+
+def drops_directions(source: str | Path) -> bool:
+    """Whether `load_graph` without `directed` may drop directions there: of tables, and of some datasets.
+
+    A saved graph, and one on disk, is as it was written.
+    """
+    if is_dataset(source):
+        dataset = DATASETS[str(source).strip().lower()]
+        return dataset.has_directions and not dataset.embedded
+    from tokenphormer.graph.disk import is_graph_folder
+
+    return Path(source).is_dir() and not is_graph_folder(Path(source))
 
 
 def embedded_path(dataset: Dataset) -> Path:

@@ -199,7 +199,7 @@ def _read_nodes(nodes: TableFile, scratch: Path, writer: GraphWriter, half: bool
                 raise InputError(f"{nodes.path}: has more than the {MAX_NODES} nodes that a graph can hold")
             names = [name for name in block.columns if name not in ("id", "label", "split")]
             if names:
-                x = _read_features(block)
+                x, _ = _read_features(block)
                 assert x is not None
                 yield x, partial(_where, block, names)
 

@@ -81,10 +81,16 @@ class Graph:
     """What was done to the input while building: one short line each."""
     stored: Stored | None = None
     """Of a graph on disk (`disk.py`): where it lies. Its arrays are memory-mapped."""
+    feature_names: tuple[str, ...] | None = None
+    """(F) names of the features, of a graph read from tables with feature columns; dropped if `x` is replaced by one of
+    another width. They are not part of the fingerprint, and no file of a graph keeps them: neither `save` nor
+    `tokenphormer convert` nor `write_folder` writes them."""
 
     def __post_init__(self) -> None:
         if not len(self.y):
             object.__setattr__(self, "y", np.full(self.num_nodes, -1, dtype=np.int64))
+        if self.feature_names is not None and len(self.feature_names) != self.num_features:
+            object.__setattr__(self, "feature_names", None)
         arrays: list[NDArray[Any] | None] = [self.indptr, self.indices, self.edge_weight, self.y, self.node_ids]
         if isinstance(self.x, np.ndarray):
             arrays.append(self.x)
@@ -272,7 +278,7 @@ class Graph:
     # ---------------------------------------------------------------- one file
 
     def save(self, path: str | Path) -> None:
-        """Write the graph as one compressed `.npz` (plain arrays, no pickles), atomically."""
+        """Write the graph as one compressed `.npz` (plain arrays, no pickles), atomically; without `feature_names`."""
         arrays: dict[str, NDArray[Any]] = {"indptr": self.indptr, "indices": self.indices}
         # Small graphs only need small integers on disk; `load` widens them again.
         arrays["y"] = self.y.astype(np.int16) if self.num_classes < 2**15 else self.y

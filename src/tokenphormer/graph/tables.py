@@ -40,7 +40,8 @@ def read_folder(folder: str | Path, *, directed: bool = False, self_loops: bool 
 
     Ids and class names are strings, taken as they stand: "007" is not "7", "NA" is a name like any other,
     only an empty cell is missing. Classes are numbered in sorted order, by value if all are whole numbers.
-    Edges are treated as `Graph.from_edges` treats them, and `notes` says what was done.
+    Edges are treated as `Graph.from_edges` treats them, and `notes` says what was done. `feature_names` are the names
+    of the feature columns; a features.npz has none.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -51,7 +52,7 @@ def read_folder(folder: str | Path, *, directed: bool = False, self_loops: bool 
     ids = _read_ids(nodes)
     y, class_names = _read_labels(nodes)
     edge_index, weight = _read_edges(edges, nodes, ids)
-    x, splits = _read_features(nodes), _read_split(nodes, y)
+    (x, feature_names), splits = _read_features(nodes), _read_split(nodes, y)
     try:
         graph = Graph.from_edges(
             edge_index,
@@ -68,7 +69,7 @@ def read_folder(folder: str | Path, *, directed: bool = False, self_loops: bool 
         )
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
-    return dataclasses.replace(graph, notes=_notes(nodes, edges, graph))
+    return dataclasses.replace(graph, notes=_notes(nodes, edges, graph), feature_names=feature_names)
 
 
 def write_folder(
@@ -78,7 +79,8 @@ def write_folder(
 
     An undirected edge is written once. Read a directed graph back with `directed=True`, and one with
     self-loops with `self_loops=True`. The nodes table holds one split: `split`, or the graph's only one.
-    Classes go by their names, so that they may be numbered anew when read.
+    Classes go by their names, so that they may be numbered anew when read. Features go to features.npz, which has no
+    place for `feature_names`.
     """
     folder = Path(folder)
     if table not in ("csv", "parquet"):
@@ -192,7 +194,8 @@ def _read_edges(edges: Table, nodes: Table, ids: Column) -> tuple[NDArray[np.int
     return np.stack(ends), weight
 
 
-def _read_features(nodes: Table) -> Features | None:
+def _read_features(nodes: Table) -> tuple[Features | None, tuple[str, ...] | None]:
+    """The features, and their names where they are columns."""
     names = [name for name in nodes.columns if name not in ("id", "label", "split")]
     path = nodes.path.with_name("features.npz")
     if path.exists():
@@ -201,9 +204,9 @@ def _read_features(nodes: Table) -> Features | None:
                 f"{nodes.path}: has the feature column '{names[0]}' ({len(names)} such columns), "
                 "and there is features.npz too; keep one of the two"
             )
-        return _read_features_file(path, nodes.num_rows)
+        return _read_features_file(path, nodes.num_rows), None
     if not names:
-        return None
+        return None, None
     x = np.empty((nodes.num_rows, len(names)), dtype=np.float32)
     for number, name in enumerate(names):
         values = nodes.numbers(name)
@@ -213,7 +216,7 @@ def _read_features(nodes: Table) -> Features | None:
         if bad.size:
             row = int(bad[0])
             raise InputError(f"{nodes.where(row, name)}: {values[row]}; expected a finite float32 number")
-    return x
+    return x, tuple(names)
 
 
 def _read_features_file(path: Path, n: int) -> Features:

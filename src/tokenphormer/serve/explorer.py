@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tokenphormer.classifier import WEIGHTS_FILE, TokenphormerClassifier
 from tokenphormer.errors import InputError, ResourceError
-from tokenphormer.evaluation.run_folder import load_run
+from tokenphormer.evaluation.run_folder import load_run, own_source
 from tokenphormer.explain import Explainer, Explanation, MethodName
 from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.serve.jobs import Recent
@@ -50,8 +50,8 @@ def open_run(folder: Path, device: str = "auto", source: str | None = None) -> O
     """Read a finished run and its graph: from where the run had it, or from where it is now (`source`)."""
     classifier, manifest = load_run(folder, device=device)
     own = manifest["graph"]
-    where = source or own["source"]
-    graph = load_graph(where, directed=own["directed"])
+    where = source or own_source(folder, manifest, "--graph")
+    graph = classifier.prepared(load_graph(where, directed=own["directed"]))
     if graph.fingerprint != own["fingerprint"]:
         raise InputError(f"{where}: is not the graph that the run was trained on; name where that is with --graph")
     split = Split.load(folder / "split.npz")

@@ -13,9 +13,8 @@ from tokenphormer.evaluation.explanations.pictures import explanation_figure
 from tokenphormer.evaluation.explanations.summary import summarise_attention, summary_plot
 from tokenphormer.evaluation.explanations.words import NO_TOKENS, to_text
 from tokenphormer.evaluation.plots import save_figure
-from tokenphormer.evaluation.run_folder import load_run, write_text
+from tokenphormer.evaluation.run_folder import load_graph_for, load_run, write_text
 from tokenphormer.explain.explanation import check_method
-from tokenphormer.graph import load_graph
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,23 +29,20 @@ def explain_run(
     method: str,
     out: Path | None,
     device: str,
-    directed: bool,
+    directed: bool | None,
     overwrite: bool,
 ) -> str:
-    """Explain a node, or without one sum up the attention of all; what there is to say about it, for the screen."""
+    """Explain a node, or without one sum up the attention of all; what there is to say about it, for the screen.
+
+    `directed` None: as in training.
+    """
     if out is not None and out.suffix.lower() not in FORMATS:
         raise InputError(f"{out}: expected a name that ends in {', '.join(FORMATS)}")
     if out is not None and out.exists() and not overwrite:
         raise InputError(f"{out}: exists already; choose another name, or say --force")
     chosen = check_method(method)
     classifier, manifest = load_run(folder, device=device)
-    own = manifest["graph"]
-    graph = load_graph(source or own["source"], directed=own["directed"] if source is None else directed)
-    if source is None and graph.fingerprint != own["fingerprint"]:
-        raise InputError(
-            f"{own['source']}: is not the graph that the run was trained on any more; name it with --graph to go on"
-        )
-    explainer = classifier.explainer(graph)
+    explainer = classifier.explainer(load_graph_for(folder, classifier, manifest, source, directed, "--graph"))
     if node is None:
         summary = summarise_attention(explainer)
         if out is not None:
