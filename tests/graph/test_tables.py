@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph, Split
+from tokenphormer.graph.external import convert
 from tokenphormer.graph.tables import read_folder, write_folder
 
 NODES = "id,label,split,size,old\na,cat,train,1,true\nb,dog,val,2.5,False\nc,cat,test,-3e2,TRUE\nd,,, 4 ,false\n"
@@ -106,6 +107,35 @@ def test_names_are_strings_as_they_stand(tmp_path: Path) -> None:
     assert graph.node_ids.tolist() == ids
     assert graph.class_names == ("NA", "null")
     assert graph.degree.tolist() == [13] + 13 * [1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["p:a", "p:a ", "q"], ("the labels 'p:a' and 'p:a ' differ only in blanks and are separate classes",)),
+        (
+            ["a", " a", "b", "b ", "\tb"],
+            ("the labels ' a' and 'a' differ only in blanks and are separate classes (3 such pairs)",),
+        ),
+        (["a", "NaN", ""], ("the label 'NaN' is a class of its own; leave the cell empty where a node has no label",)),
+        (
+            ["a", "N/A", "null", " "],
+            ("the labels ' ', 'N/A', 'null' are classes of their own; leave the cell empty where a node has no label",),
+        ),
+        (["NA", "null", "NA"], ()),  # nothing else is a label here, so these are meant
+        (["a", "Na", "nano", "b c"], ()),
+        (["a ", "b ", ""], ()),  # nothing would be merged
+    ],
+)
+def test_labels_that_look_like_slips_are_kept_and_noted(
+    tmp_path: Path, labels: list[str], expected: tuple[str, ...]
+) -> None:
+    nodes = "id,label\n" + "".join(f'{number},"{label}"\n' for number, label in enumerate(labels))
+    folder = folder_of(tmp_path, nodes, "source,target\n")
+    graph = read_folder(folder)
+    assert [graph.class_names[label] if label >= 0 else "" for label in graph.y] == labels
+    assert tuple(note for note in graph.notes if "label" in note and "have no label" not in note) == expected
+    assert convert(folder, tmp_path / "disk").notes == graph.notes
 
 
 @pytest.mark.parametrize(
