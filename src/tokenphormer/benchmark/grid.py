@@ -27,7 +27,7 @@ from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, OwnGraph, dataset
 from tokenphormer.benchmark.search import Search, best_values, rows_by_trial, values_of
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.files import NO_LOCKS
-from tokenphormer.graph.datasets import DATASETS, load_graph
+from tokenphormer.graph.datasets import DATASETS, load_graph, passed_over
 from tokenphormer.graph.splits import PROTOCOLS
 from tokenphormer.signals import put_off_signals
 
@@ -57,6 +57,8 @@ def find_graphs(
         if each in DATASETS or not Path(each).exists():
             check_dataset(each, hint=". A graph of your own is a path: to a folder, or an .npz")
             found.append(each)
+            if note := passed_over(each):
+                say(note)
             continue
         graph = load_graph(Path(each))
         if not re.fullmatch(r"[\w.+-][\w .+-]*", graph.name):  # it stands in tables and in names of files

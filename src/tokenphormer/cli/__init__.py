@@ -125,7 +125,6 @@ def walks(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
     """Draw random walks: to a file, or as statistics on the screen."""
-    from tokenphormer.graph.datasets import load_graph
     from tokenphormer.graph.tables import read_node_list
     from tokenphormer.walks.export import write_walks
     from tokenphormer.walks.reference import Kind
@@ -133,8 +132,7 @@ def walks(
     from tokenphormer.walks.statistics import walk_statistics
 
     which = cast("Kind", kind)
-    loaded = load_graph(graph, directed=directed)
-    _say_notes(loaded)
+    loaded = _load(graph, directed)
     chosen = None if nodes is None else read_node_list(nodes, loaded)
     where = choose_device(device)
     if out is None:
@@ -189,6 +187,7 @@ def convert(
     if out is None:
         typer.echo(f"{source}: every array is as it was written")
         return
+    _say_passed_over(source)
     written = run(
         source,
         out,
@@ -197,7 +196,7 @@ def convert(
         half=half,
         say=say,
     )
-    _say_notes(written)
+    _say_notes(written, source)
     if verify:
         open_graph(out, verify=True)
     typer.echo(f"{out}: {written.num_nodes:,} nodes, {written.num_edges:,} edges, {written.num_features:,} features")
@@ -254,7 +253,6 @@ def pretrain(
     from tokenphormer import distributed
     from tokenphormer.evaluation.live import LiveProgress
     from tokenphormer.evaluation.plots import pretraining_curves, save_figure
-    from tokenphormer.graph.datasets import load_graph
     from tokenphormer.sgpm import GraphDocument, write_document
     from tokenphormer.sgpm.pretrain_run import default_settings
     from tokenphormer.sgpm.pretrain_run import pretrain as run
@@ -264,8 +262,7 @@ def pretrain(
 
     with distributed.joined(choose_device(device)) as own:
         where = check_device(own)
-        loaded = load_graph(graph, directed=directed)
-        _say_notes(loaded)
+        loaded = _load(graph, directed)
         settings = default_settings(where, config).replace(SGPMSettings.parse_overrides(overrides or []))
         if document is not None:
             if distributed.is_first():
@@ -327,7 +324,7 @@ def train(
     from tokenphormer.evaluation.live import LiveProgress
     from tokenphormer.evaluation.run_folder import write_plots
     from tokenphormer.evaluation.runs import train_run
-    from tokenphormer.graph.datasets import load_graph
+    from tokenphormer.graph.datasets import find_dataset
     from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain, load_pretrained
     from tokenphormer.training.presets import config_for, split_for
     from tokenphormer.training.settings import Config
@@ -335,14 +332,13 @@ def train(
 
     with distributed.joined(choose_device(device)) as own:
         where = check_device(own)
-        loaded = load_graph(graph, directed=directed, verify=verify)
-        _say_notes(loaded)
+        loaded = _load(graph, directed, verify)
         values = Config.parse_overrides(overrides or []) | ({"deterministic": "true"} if deterministic else {})
         command = "tokenphormer " + " ".join(map(shlex.quote, sys.argv[1:]))
         if distributed.size() > 1:
             command += f"  # in {distributed.size()} processes"
         chosen = split_for(loaded, split, split_seed)
-        settings = config_for(loaded, chosen, where, config).replace(values)
+        settings = config_for(loaded, chosen, where, config, find_dataset(graph)).replace(values)
         if dry_run:
             from tokenphormer.training.estimate import estimate
 
@@ -412,7 +408,6 @@ def tune(
 ) -> None:
     """Search settings for a graph on its validation nodes; the best become a file for `train --config`."""
     from tokenphormer.evaluation.runs import free_folder
-    from tokenphormer.graph.datasets import load_graph
     from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain, load_pretrained
     from tokenphormer.training.presets import config_for, split_for
     from tokenphormer.training.settings import Config
@@ -421,8 +416,7 @@ def tune(
     from tokenphormer.walks.sampling import check_device, choose_device
 
     where = check_device(choose_device(device))
-    loaded = load_graph(graph, directed=directed)
-    _say_notes(loaded)
+    loaded = _load(graph, directed)
     fixed = Config.parse_overrides(overrides or [])
     chosen = split_for(loaded, split, split_seed)
     settings = config_for(loaded, chosen, where).replace(fixed)
@@ -479,6 +473,7 @@ def predict(
     from tokenphormer.walks.sampling import choose_device
 
     with distributed.joined(choose_device(device)) as own:
+        _say_passed_over(graph)
         count, name = predict_run(run, graph, out, nodes, own, directed, force)
         if not distributed.is_first():
             return
@@ -499,6 +494,7 @@ def explain(
     """Say which walks, hops, nodes and edges the prediction of a node rests on."""
     from tokenphormer.evaluation.explanations.run import explain_run
 
+    _say_passed_over(graph)
     typer.echo(explain_run(run, node, graph, method, out, device, directed, force))
 
 
@@ -520,6 +516,7 @@ def serve(
     from tokenphormer.serve import ServeSettings
     from tokenphormer.serve import serve as run_server
 
+    _say_passed_over(graph)
     settings = ServeSettings(host=host, port=port, token=token, rate=rate)
     try:
         run_server(run, settings, device=device, source=graph, say=say)
@@ -549,13 +546,33 @@ def _folder(out: Path | None, name: str, resume: bool, device: torch.device) -> 
     return out or Path(distributed.text_of_first(str(free_folder(Path("runs"), name, resume)), device))
 
 
-def _say_notes(graph: Graph) -> None:
+def _load(source: str, directed: bool, verify: bool = False) -> Graph:
+    """The graph that was named, with what there is to say about it."""
+    from tokenphormer.graph.datasets import load_graph
+
+    _say_passed_over(source)
+    loaded = load_graph(source, directed=directed, verify=verify)
+    _say_notes(loaded, source)
+    return loaded
+
+
+def _say_passed_over(source: str | None) -> None:
+    """A line if a dataset was named and there is a folder of its name too."""
+    from tokenphormer import distributed
+    from tokenphormer.graph.datasets import passed_over
+
+    note = None if source is None else passed_over(source)
+    if note and distributed.is_first():
+        say(note)
+
+
+def _say_notes(graph: Graph, source: str) -> None:
     """One line on what was done to a user's own graph; the named ones are described elsewhere."""
     from tokenphormer import distributed
-    from tokenphormer.graph.datasets import DATASETS
+    from tokenphormer.graph.datasets import find_dataset
 
-    if graph.notes and graph.name not in DATASETS and distributed.is_first():
-        typer.echo(f"{graph.name}: {'; '.join(graph.notes)}", err=True)
+    if graph.notes and find_dataset(source) is None and distributed.is_first():
+        say(f"{graph.name}: {'; '.join(graph.notes)}")
 
 
 def _stop(number: int, _: object) -> None:

@@ -69,14 +69,13 @@ def convert(
     A folder of tables is read in pieces and may be larger than memory; other sources are loaded first. `half` stores
     dense features as float16.
     """
-    from tokenphormer.graph.datasets import DATASETS, load_graph
+    from tokenphormer.graph.datasets import find_dataset, load_graph
 
     out = Path(out)
     refuse_existing(out)
     if memory < LEAST_MEMORY:
         raise InputError(f"--memory: {memory:,} bytes; expected at least {LEAST_MEMORY >> 20} MB")
-    named = isinstance(source, str) and source.strip().lower() in DATASETS
-    if not named and Path(source).is_dir() and not is_graph_folder(Path(source)):
+    if find_dataset(source) is None and Path(source).is_dir() and not is_graph_folder(Path(source)):
         convert_folder(Path(source), out, memory=memory, directed=directed, half=half, say=say)
     else:
         write_graph(load_graph(source, directed=directed), out, half=half)
