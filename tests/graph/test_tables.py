@@ -192,6 +192,18 @@ def test_a_split_column_without_entries_is_no_split(tmp_path: Path) -> None:
         ("id\n", "nodes.csv: has no rows"),
         ("name,label\na,x\n", "lacks the column 'id'; its columns are 'name', 'label'"),
         ("id;label\na;x\n", "'id;label'; separate the columns with commas"),
+        (
+            "id;label;x;y\na;p;1,5;2,0\n",
+            "nodes.csv, line 2: 3 columns, but the first line has 1, 'id;label;x;y'; separate the columns with commas, "
+            "and write decimals with points",
+        ),
+        ("id\tx\na\t1,5\n", "line 2: 2 columns, but the first line has 1, 'id\\tx'; separate the columns with commas"),
+        (
+            'id;x\n"a";1\n',
+            "in the row after line 1: not a readable CSV (',' expected after '\"'); separate the columns",
+        ),
+        ('"id";"x"\n"a";1\n', "in the row after line 0: not a readable CSV (',' expected after '\"'); separate the"),
+        ('"id"x,";"\na,b\n', "in the row after line 0: not a readable CSV (',' expected after '\"')\n"),
         ("id,label\na,x\nb\n", "nodes.csv, line 3: 1 columns, but the first line has 2"),
         ("id,label\n\n\na,x,y\n", "nodes.csv, line 4: 3 columns, but the first line has 2"),
         ('id,label\n"a\nb",x\nc\n', "nodes.csv, line 4: 1 columns"),
@@ -220,7 +232,7 @@ def test_a_split_column_without_entries_is_no_split(tmp_path: Path) -> None:
     ],
 )
 def test_bad_nodes(tmp_path: Path, nodes: str | bytes | None, message: str) -> None:
-    assert message in refused(folder_of(tmp_path, nodes, "source,target\n"))
+    assert message in refused(folder_of(tmp_path, nodes, "source,target\n")) + "\n"
 
 
 @pytest.mark.parametrize(
