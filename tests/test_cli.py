@@ -277,7 +277,9 @@ def test_bad_input_is_refused_in_one_line(cli: Cli, case: str) -> None:
 @pytest.mark.parametrize("name", ["x.npy", "x.txt"])
 def test_an_existing_file_is_kept(cli: Cli, name: str) -> None:
     Path(name).write_text("precious")
-    assert_refused(cli("walks", "debian", "--out", name), 2, f"{name}: exists already; choose another name")
+    assert_refused(
+        cli("walks", "debian", "--out", name), 2, f"{name}: exists already; choose another name, or say --force"
+    )
     assert_refused(cli("walks", "debian", "--out", name, "--length", 0, "--force"), 2, "length: 0")
     assert contents(Path()) == {name: b"precious"}
 

@@ -7,7 +7,6 @@ from the rows.
 
 from __future__ import annotations
 
-import difflib
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from tokenphormer.benchmark import workers as processes
-from tokenphormer.benchmark.methods import complete, current_rows, entry
+from tokenphormer.benchmark.methods import complete, current_rows, entry, offer
 from tokenphormer.benchmark.rows import Row, append_row, config_hash, read_rows
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, OwnGraph, dataset, run, split_of, values_tuple
 from tokenphormer.benchmark.search import Search, best_values, rows_by_trial, values_of
@@ -36,10 +35,9 @@ RENAME = "rename its folder, or save it as dataclasses.replace(graph, name=…)"
 
 
 def check_dataset(name: str, own: Collection[str] = (), hint: str = "") -> None:
-    """Raise unless there is a dataset or a graph of one's own of that name, and offer the nearest."""
+    """Raise unless there is a dataset or a graph of one's own of that name, and offer others."""
     if name not in DATASETS and name not in own:
-        near = difflib.get_close_matches(name, [*DATASETS, *own], n=3, cutoff=0.4)
-        raise InputError(f"{name!r} is no dataset; nearest: {', '.join(near or DATASETS)}{hint}")
+        raise InputError(f"{name!r} is no dataset; {offer(name, [*DATASETS, *own])}{hint}")
 
 
 def usual_protocol(dataset: str) -> str:
@@ -245,8 +243,12 @@ def fill(
 @contextmanager
 def only_writer(path: Path) -> Iterator[None]:
     """Two processes that fill one file would do the same runs twice: the second is refused, where the system can."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    except OSError as error:
+        raise ResourceError(f"cannot write {path}: {error.strerror or error}") from error
+    with file:
         try:
             import fcntl
 
