@@ -39,7 +39,7 @@ tokenphormer train debian --out run --set max_epochs=1 --set hidden_channels=16 
 A value comes from the first of these that gives one:
 
 1. `--set name=value`
-2. `--config FILE`: the file; `--config paper`: what the paper gives for its datasets (below)
+2. `--config FILE`: the file; `--config paper`: what the paper gives for its datasets, loaded by name (below)
 3. without `--config`: the recipe that suits the graph (below)
 4. the default, which is the paper's or its authors' wherever they give one
 

@@ -206,6 +206,22 @@ def test_own_folder_keeps_ids_and_directions(cli: Cli) -> None:
     assert Path("x.txt").read_text() == "a b c\nb c\nc\n"
 
 
+def test_a_folder_that_is_called_as_a_dataset(cli: Cli) -> None:
+    write_tables(Path("debian"), "id,label\na,x\nb,y\nc,\n", "source,target\na,b\nb,c\n")
+    note = "debian: taken for the dataset, not for the folder here of that name; to take the folder, say ./debian\n"
+    one = ("--num-walks", 1, "--length", 2)
+    answer = cli("walks", "debian", *one, "--out", "x.npy")
+    assert (answer.code, answer.err) == (0, note)
+    assert np.load("x.npy").shape == (7709, 1, 3)
+    answer = cli("walks", "./debian", *one, "--out", "y.npy")
+    assert (answer.code, answer.err.startswith("debian: 3 nodes from nodes.csv, 2 edges")) == (0, True)
+    assert np.load("y.npy").shape == (3, 1, 3)
+    answer = cli("convert", "debian", "disk")
+    assert (answer.code, answer.err) == (0, note)
+    answer = cli("train", "debian", "--dry-run", "--device", "cpu")
+    assert (answer.code, answer.err) == (0, note)
+
+
 # ---------------------------------------------------------------- what is refused
 
 
@@ -261,7 +277,9 @@ def test_bad_input_is_refused_in_one_line(cli: Cli, case: str) -> None:
 @pytest.mark.parametrize("name", ["x.npy", "x.txt"])
 def test_an_existing_file_is_kept(cli: Cli, name: str) -> None:
     Path(name).write_text("precious")
-    assert_refused(cli("walks", "debian", "--out", name), 2, f"{name}: exists already; choose another name")
+    assert_refused(
+        cli("walks", "debian", "--out", name), 2, f"{name}: exists already; choose another name, or say --force"
+    )
     assert_refused(cli("walks", "debian", "--out", name, "--length", 0, "--force"), 2, "length: 0")
     assert contents(Path()) == {name: b"precious"}
 

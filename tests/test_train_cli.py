@@ -100,6 +100,18 @@ def test_a_file_of_settings_and_what_overrides_it(cli: Cli, mine: str) -> None:
     assert Config.from_yaml(Path(found["folder"]) / "config.yaml") == expected
 
 
+def test_the_paper_s_settings_are_not_for_a_graph_that_has_a_dataset_s_name(cli: Cli, mine: str) -> None:
+    Path(mine).rename("cora")
+    answer = cli("train", "./cora", "--config", "paper")
+    assert answer.code == 2
+    notes, error = answer.err.splitlines()
+    assert notes.startswith("cora: 60 nodes from nodes.csv")
+    assert "--config paper: expected the dataset 'cora', loaded by its name" in error
+    file = error.rpartition("--config ")[2]
+    assert Config.from_yaml(file).num_walks
+    assert json_of(cli("train", "./cora", "--config", file, *QUICK, "--json"))["split"] == "given"
+
+
 def test_a_second_run_takes_the_next_folder(cli: Cli, mine: str) -> None:
     folders = [json_of(cli("train", mine, *QUICK, "--json"))["folder"] for _ in range(2)]
     assert folders == ["runs/mine", "runs/mine-2"]

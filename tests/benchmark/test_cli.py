@@ -143,7 +143,12 @@ def test_a_study_with_an_sgpm(here: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--study", "albation"), "--study albation: expected main, ablation, tokens, sgpm, inputs, additions or"),
+        (
+            ("--study", "albation"),
+            "--study albation: there is no such study; expected main, ablation, tokens, sgpm, inputs, additions or",
+        ),
+        (("--study", "foo", "--models", "mlp"), "--study foo: there is no such study; expected main, ablation"),
+        (("--study", "foo", "--sgpm"), "--study foo: there is no such study"),
         (
             ("--study", "ablation", "--models", "gcn"),
             "--models, --budget, --search-splits, --held-out: the study 'ablation' has methods of its own",

@@ -337,6 +337,22 @@ def test_two_cannot_fill_one_file(tiny_datasets: Graph, monkeypatch: pytest.Monk
     assert fill(PLAN, tmp_path, CPU) == WHOLE
 
 
+@pytest.mark.parametrize("method", ["mkdir", "open"])
+def test_a_folder_that_cannot_be_written(method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, method, refuse)
+    message = r"^cannot write .*rows\.jsonl: Permission denied$"
+    with pytest.raises(ResourceError, match=message), only_writer(tmp_path / "rows.jsonl"):
+        pass
+
+
+def test_an_error_of_the_work_is_not_one_of_its_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), only_writer(tmp_path / "rows.jsonl"):
+        raise FileNotFoundError("something else")
+
+
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
 def test_disks_without_locks(number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
@@ -383,7 +399,7 @@ def test_trials_of_two_machines_that_differ_are_gone_on_with_by_the_earlier_ones
     [
         ({"models": ("gnc",)}, "'gnc' is no method of the benchmark; nearest: gcn"),
         ({"datasets": ("coraa",)}, "'coraa' is no dataset; nearest: cora"),
-        ({"datasets": ("zzz",)}, "'zzz' is no dataset; nearest: cora, citeseer, pubmed"),
+        ({"datasets": ("zzz",)}, "'zzz' is no dataset; there are: cora, citeseer, pubmed"),
         ({"splits": 0}, "--splits 0: expected 1 to 100; those after are for searches"),
         ({"splits": 101}, "--splits 101: expected 1 to 100"),
         ({"budget": 0}, "--budget 0: expected at least 1"),

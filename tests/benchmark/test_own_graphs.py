@@ -164,8 +164,14 @@ def test_names_that_cannot_stand_in_tables_and_files(name: str, tmp_path: Path) 
 
 def test_a_dataset_goes_before_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    said: list[str] = []
     Path("debian").mkdir()
-    assert find_graphs(["debian"]) == (("debian",), {})
+    assert find_graphs(["debian"], said.append) == (("debian",), {})
+    assert not said
+    Path("debian/nodes.csv").touch()
+    assert find_graphs(["debian"], said.append) == (("debian",), {})
+    (note,) = said
+    assert note.endswith("to take the folder, say ./debian")
 
 
 def test_neither_a_dataset_nor_a_path(cli: Cli) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
@@ -164,6 +165,27 @@ def test_networkx_of_anything() -> None:
     assert graph.edge_weight.tolist() == [5.0, 5.0]
     assert "dropped 1 self-loops" in graph.notes
     assert from_networkx(other).edge_weight is None
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [None, float("nan"), np.float32("nan"), np.datetime64("NaT"), np.timedelta64("NaT"), pd.NA, pd.NaT],
+    ids=lambda missing: f"{type(missing).__name__} {missing}",
+)
+def test_a_missing_label_in_networkx_is_no_class(missing: object) -> None:
+    mine = nx.path_graph(4)
+    nx.set_node_attributes(mine, {0: "b", 1: missing, 2: "a", 3: "nan"}, "label")
+    graph = from_networkx(mine, label="label")
+    assert graph.class_names == ("a", "b", "nan")
+    assert graph.y.tolist() == [1, -1, 0, 2]
+
+
+def test_labels_of_a_pandas_column_with_a_gap() -> None:
+    mine = nx.path_graph(3)
+    nx.set_node_attributes(mine, pd.Series(["b", np.nan, "a"]).to_dict(), "label")
+    graph = from_networkx(mine, label="label")
+    assert graph.class_names == ("a", "b")
+    assert graph.y.tolist() == [1, -1, 0]
 
 
 def test_networkx_of_a_known_graph() -> None:

@@ -18,7 +18,8 @@ import pytest
 
 from tokenphormer.errors import DatasetMissingError, InputError
 from tokenphormer.graph import Graph, make_split, raw_files
-from tokenphormer.graph.datasets import DATASETS, Dataset, embedded_path, load_graph
+from tokenphormer.graph.datasets import DATASETS, Dataset, embedded_path, find_dataset, load_graph, passed_over
+from tokenphormer.graph.external import convert
 from tokenphormer.graph.listing import dataset_rows
 
 REAL = Path(__file__).parents[2].parent / "shared" / "datasets"
@@ -172,6 +173,25 @@ def test_a_bare_name_is_the_dataset_and_a_path_is_the_folder(tmp_path: Path, mon
     assert read == [(Path("cora"), False), (Path("cora"), True)]
     with pytest.raises(DatasetMissingError):
         load_graph("cora", root=tmp_path / "empty")
+
+
+def test_a_folder_of_a_dataset_s_name_is_passed_over_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert passed_over("cora") is None
+    Path("cora").mkdir()
+    assert passed_over("cora") is None  # holds no graph: perhaps what an earlier run wrote
+    Path("cora/nodes.parquet").touch()
+    note = "taken for the dataset, not for the folder here of that name; to take the folder, say ./cora"
+    assert passed_over("cora") == passed_over(" cora ") == f"cora: {note}"
+    for source in ("./cora", Path("cora"), str(tmp_path / "cora"), "mine"):
+        assert find_dataset(source) is None
+        assert passed_over(source) is None
+    assert find_dataset("Cora") == DATASETS["cora"]
+    Graph.from_edges([[0], [1]]).save("photo.npz")
+    convert("photo.npz", "photo")
+    assert passed_over("photo")
 
 
 def test_a_saved_graph(tmp_path: Path) -> None:

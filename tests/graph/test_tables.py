@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph, Split
+from tokenphormer.graph.external import convert
 from tokenphormer.graph.tables import read_folder, write_folder
 
 NODES = "id,label,split,size,old\na,cat,train,1,true\nb,dog,val,2.5,False\nc,cat,test,-3e2,TRUE\nd,,, 4 ,false\n"
@@ -127,6 +128,35 @@ def test_names_are_strings_as_they_stand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
+        (["p:a", "p:a ", "q"], ("the labels 'p:a' and 'p:a ' differ only in blanks and are separate classes",)),
+        (
+            ["a", " a", "b", "b ", "\tb"],
+            ("the labels ' a' and 'a' differ only in blanks and are separate classes (3 such pairs)",),
+        ),
+        (["a", "NaN", ""], ("the label 'NaN' is a class of its own; leave the cell empty where a node has no label",)),
+        (
+            ["a", "N/A", "null", " "],
+            ("the labels ' ', 'N/A', 'null' are classes of their own; leave the cell empty where a node has no label",),
+        ),
+        (["NA", "null", "NA"], ()),  # nothing else is a label here, so these are meant
+        (["a", "Na", "nano", "b c"], ()),
+        (["a ", "b ", ""], ()),  # nothing would be merged
+    ],
+)
+def test_labels_that_look_like_slips_are_kept_and_noted(
+    tmp_path: Path, labels: list[str], expected: tuple[str, ...]
+) -> None:
+    nodes = "id,label\n" + "".join(f'{number},"{label}"\n' for number, label in enumerate(labels))
+    folder = folder_of(tmp_path, nodes, "source,target\n")
+    graph = read_folder(folder)
+    assert [graph.class_names[label] if label >= 0 else "" for label in graph.y] == labels
+    assert tuple(note for note in graph.notes if "label" in note and "have no label" not in note) == expected
+    assert convert(folder, tmp_path / "disk").notes == graph.notes
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
         (["10", "9", "-1"], ("-1", "9", "10")),
         (["10", "9", "a"], ("10", "9", "a")),
         (["1.0", "10", "2"], ("1.0", "10", "2")),
@@ -178,6 +208,18 @@ def test_a_split_column_without_entries_is_no_split(tmp_path: Path) -> None:
         ("id\n", "nodes.csv: has no rows"),
         ("name,label\na,x\n", "lacks the column 'id'; its columns are 'name', 'label'"),
         ("id;label\na;x\n", "'id;label'; separate the columns with commas"),
+        (
+            "id;label;x;y\na;p;1,5;2,0\n",
+            "nodes.csv, line 2: 3 columns, but the first line has 1, 'id;label;x;y'; separate the columns with commas, "
+            "and write decimals with points",
+        ),
+        ("id\tx\na\t1,5\n", "line 2: 2 columns, but the first line has 1, 'id\\tx'; separate the columns with commas"),
+        (
+            'id;x\n"a";1\n',
+            "in the row after line 1: not a readable CSV (',' expected after '\"'); separate the columns",
+        ),
+        ('"id";"x"\n"a";1\n', "in the row after line 0: not a readable CSV (',' expected after '\"'); separate the"),
+        ('"id"x,";"\na,b\n', "in the row after line 0: not a readable CSV (',' expected after '\"')\n"),
         ("id,label\na,x\nb\n", "nodes.csv, line 3: 1 columns, but the first line has 2"),
         ("id,label\n\n\na,x,y\n", "nodes.csv, line 4: 3 columns, but the first line has 2"),
         ('id,label\n"a\nb",x\nc\n', "nodes.csv, line 4: 1 columns"),
@@ -206,7 +248,7 @@ def test_a_split_column_without_entries_is_no_split(tmp_path: Path) -> None:
     ],
 )
 def test_bad_nodes(tmp_path: Path, nodes: str | bytes | None, message: str) -> None:
-    assert message in refused(folder_of(tmp_path, nodes, "source,target\n"))
+    assert message in refused(folder_of(tmp_path, nodes, "source,target\n")) + "\n"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from tokenphormer.training.presets import (
     config_for,
     reads_words,
     recipe_for,
+    split_for,
 )
 
 # From the paper's "Experiment Details" and, where that is silent, the authors' code.
@@ -123,10 +124,26 @@ def test_the_paper_s_settings_by_name() -> None:
     graph = Graph.from_edges([[0], [1]], name="photo")
     split = Split([0], [1], [])
     for device in ("cpu", "cuda"):
-        found = config_for(graph, split, torch.device(device), Path("paper"))
+        found = config_for(graph, split, torch.device(device), Path("paper"), DATASETS["photo"])
         assert found == Config.from_yaml(CONFIGS / "photo.yaml")
     with pytest.raises(InputError, match=r"no settings for 'mine', only for actor, .*wisconsin"):
         config_for(dataclasses.replace(graph, name="mine"), split, torch.device("cpu"), Path("paper"))
+    known = CONFIGS / "photo.yaml"
+    for other in (None, DATASETS["cora"]):
+        with pytest.raises(InputError, match=rf"expected the dataset 'photo', .*pass their file: --config {known}"):
+            config_for(graph, split, torch.device("cpu"), Path("paper"), other)
+    assert config_for(graph, split, torch.device("cpu"), known) == Config.from_yaml(known)
+
+
+def test_a_split_of_one_s_own_goes_before_the_name() -> None:
+    labels = [0, 1] * 20
+    graph = Graph.from_edges([[0], [1]], num_nodes=40, y=labels, name="actor")
+    assert split_for(graph, "auto", None).name.startswith("stratified")
+    given = Split(range(20), range(20, 30), range(30, 40), name="given")
+    assert split_for(dataclasses.replace(graph, splits=(given,)), "auto", None).name == "given"
+    public = dataclasses.replace(graph, name="cora", splits=(dataclasses.replace(given, name="public"),))
+    assert split_for(public, "auto", None).name.startswith("stratified")
+    assert split_for(dataclasses.replace(public, name="mine"), "auto", None).name == "public"
 
 
 def two_groups(alike: float, num_nodes: int = 400) -> Graph:

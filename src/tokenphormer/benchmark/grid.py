@@ -7,7 +7,6 @@ from the rows.
 
 from __future__ import annotations
 
-import difflib
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,13 +20,13 @@ from typing import Any, Protocol
 import torch
 
 from tokenphormer.benchmark import workers as processes
-from tokenphormer.benchmark.methods import complete, current_rows, entry
+from tokenphormer.benchmark.methods import complete, current_rows, entry, offer
 from tokenphormer.benchmark.rows import Row, append_row, config_hash, read_rows
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, OwnGraph, dataset, run, split_of, values_tuple
 from tokenphormer.benchmark.search import Search, best_values, rows_by_trial, values_of
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.files import NO_LOCKS
-from tokenphormer.graph.datasets import DATASETS, load_graph
+from tokenphormer.graph.datasets import DATASETS, load_graph, passed_over
 from tokenphormer.graph.splits import PROTOCOLS
 from tokenphormer.signals import put_off_signals
 
@@ -36,10 +35,9 @@ RENAME = "rename its folder, or save it as dataclasses.replace(graph, name=…)"
 
 
 def check_dataset(name: str, own: Collection[str] = (), hint: str = "") -> None:
-    """Raise unless there is a dataset or a graph of one's own of that name, and offer the nearest."""
+    """Raise unless there is a dataset or a graph of one's own of that name, and offer others."""
     if name not in DATASETS and name not in own:
-        near = difflib.get_close_matches(name, [*DATASETS, *own], n=3, cutoff=0.4)
-        raise InputError(f"{name!r} is no dataset; nearest: {', '.join(near or DATASETS)}{hint}")
+        raise InputError(f"{name!r} is no dataset; {offer(name, [*DATASETS, *own])}{hint}")
 
 
 def usual_protocol(dataset: str) -> str:
@@ -57,6 +55,8 @@ def find_graphs(
         if each in DATASETS or not Path(each).exists():
             check_dataset(each, hint=". A graph of your own is a path: to a folder, or an .npz")
             found.append(each)
+            if note := passed_over(each):
+                say(note)
             continue
         graph = load_graph(Path(each))
         if not re.fullmatch(r"[\w.+-][\w .+-]*", graph.name):  # it stands in tables and in names of files
@@ -243,8 +243,12 @@ def fill(
 @contextmanager
 def only_writer(path: Path) -> Iterator[None]:
     """Two processes that fill one file would do the same runs twice: the second is refused, where the system can."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    except OSError as error:
+        raise ResourceError(f"cannot write {path}: {error.strerror or error}") from error
+    with file:
         try:
             import fcntl
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -105,9 +105,19 @@ def _changes(defaults: Values, values: Values) -> dict[str, object]:
     return {key: value for key, value in wanted.items() if defaults.get(key, object()) != value}
 
 
+def offer(name: str, known: Sequence[str]) -> str:
+    """What to say of an unknown name: the nearest of those that there are, or all if none is near.
+
+    >>> offer("gnc", ["gcn", "mlp"]), offer("zzz", ["gcn", "mlp"])
+    ('nearest: gcn', 'there are: gcn, mlp')
+    """
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"nearest: {', '.join(near)}" if near else f"there are: {', '.join(known)}"
+
+
 @cache
 def entry(name: str) -> Entry:
-    """The method of that name; unknown names are an error that offers the nearest ones."""
+    """The method of that name; unknown names are an error that offers others."""
     paper = "https://arxiv.org/abs/2412.15302"
     if name == "tokenphormer":
         found = Entry(name, "Tokenphormer", paper, START | STOPPING | COMPILE, PAPER_SPACE)
@@ -121,8 +131,7 @@ def entry(name: str) -> Entry:
         defaults = FULL_GRAPH_TRAINING | dict(cls.schedule) | STOPPING
         found = Entry(name, cls.title, cls.paper, defaults, dict(cls.space) | shared)
     else:
-        near = difflib.get_close_matches(name, METHODS, n=3, cutoff=0.4)
-        raise InputError(f"{name!r} is no method of the benchmark; nearest: {', '.join(near or METHODS)}")
+        raise InputError(f"{name!r} is no method of the benchmark; {offer(name, METHODS)}")
     _check_keys(found, found.space, "its search space names")
     return found
 

@@ -95,6 +95,17 @@ class Variant:
         return f"{study}: {self.name}"
 
 
+def check_study(study: str) -> None:
+    """Raise unless `--study` has this name, and list those that there are."""
+    if study not in (MAIN, *STUDIES):
+        raise _no_study(study)
+
+
+def _no_study(study: str) -> InputError:
+    known = f"{', '.join((MAIN, *STUDIES[:-1]))} or {STUDIES[-1]}"
+    return InputError(f"--study {study}: there is no such study; expected {known}")
+
+
 def variants(study: str, dataset: str, with_sgpm: bool) -> list[Variant]:
     """What a study compares on a dataset; `with_sgpm` gives Tokenphormer the SGPM-token that the paper's has."""
     token = "static" if with_sgpm else ""
@@ -130,7 +141,7 @@ def variants(study: str, dataset: str, with_sgpm: bool) -> list[Variant]:
             Variant("without settings, on a CPU", "tokenphormer+", {}, default="cpu"),
             Variant("without settings, on a GPU", "tokenphormer+", {}, default="cuda"),
         ]
-    raise InputError(f"--study {study}: expected {', '.join((MAIN, *STUDIES[:-1]))} or {STUDIES[-1]}")
+    raise _no_study(study)
 
 
 def start_values(rows: list[Row], study: str, model: str, dataset: str, protocol: str) -> dict[str, Any]:

@@ -24,7 +24,10 @@ from tokenphormer.cli.options import (
     HalfOption,
     MemoryOption,
     VerifyOption,
+    load_and_tell,
     say,
+    say_notes,
+    say_passed_over,
 )
 from tokenphormer.errors import (
     InputError,
@@ -37,8 +40,6 @@ from tokenphormer.errors import (
 
 if TYPE_CHECKING:
     import torch
-
-    from tokenphormer.graph import Graph
 
 # Threads of torch that wait for work spin by default; where other programs want the same cores, that makes training
 # several times slower. Waiting quietly costs nothing noticeable elsewhere. Must be set before torch is imported.
@@ -126,7 +127,6 @@ def walks(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
     """Draw random walks: to a file, or as statistics on the screen."""
-    from tokenphormer.graph.datasets import load_graph
     from tokenphormer.graph.tables import read_node_list
     from tokenphormer.walks.export import write_walks
     from tokenphormer.walks.reference import Kind
@@ -134,8 +134,7 @@ def walks(
     from tokenphormer.walks.statistics import walk_statistics
 
     which = cast("Kind", kind)
-    loaded = load_graph(graph, directed=directed)
-    _say_notes(loaded)
+    loaded = load_and_tell(graph, directed)
     chosen = None if nodes is None else read_node_list(nodes, loaded)
     where = choose_device(device)
     if out is None:
@@ -190,6 +189,7 @@ def convert(
     if out is None:
         typer.echo(f"{source}: every array is as it was written")
         return
+    say_passed_over(source)
     written = run(
         source,
         out,
@@ -198,7 +198,7 @@ def convert(
         half=half,
         say=say,
     )
-    _say_notes(written)
+    say_notes(written, source)
     if verify:
         open_graph(out, verify=True)
     typer.echo(f"{out}: {written.num_nodes:,} nodes, {written.num_edges:,} edges, {written.num_features:,} features")
@@ -255,7 +255,6 @@ def pretrain(
     from tokenphormer import distributed
     from tokenphormer.evaluation.live import LiveProgress
     from tokenphormer.evaluation.plots import pretraining_curves, save_figure
-    from tokenphormer.graph.datasets import load_graph
     from tokenphormer.sgpm import GraphDocument, write_document
     from tokenphormer.sgpm.pretrain_run import default_settings
     from tokenphormer.sgpm.pretrain_run import pretrain as run
@@ -265,8 +264,7 @@ def pretrain(
 
     with distributed.joined(choose_device(device)) as own:
         where = check_device(own)
-        loaded = load_graph(graph, directed=directed)
-        _say_notes(loaded)
+        loaded = load_and_tell(graph, directed)
         settings = default_settings(where, config).replace(SGPMSettings.parse_overrides(overrides or []))
         if document is not None:
             if distributed.is_first():
@@ -328,7 +326,7 @@ def train(
     from tokenphormer.evaluation.live import LiveProgress
     from tokenphormer.evaluation.run_folder import write_plots
     from tokenphormer.evaluation.runs import train_run
-    from tokenphormer.graph.datasets import load_graph
+    from tokenphormer.graph.datasets import find_dataset
     from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain, load_pretrained
     from tokenphormer.training.presets import config_for, note_on, split_for
     from tokenphormer.training.settings import Config
@@ -336,14 +334,13 @@ def train(
 
     with distributed.joined(choose_device(device)) as own:
         where = check_device(own)
-        loaded = load_graph(graph, directed=directed, verify=verify)
-        _say_notes(loaded)
+        loaded = load_and_tell(graph, directed, verify)
         values = Config.parse_overrides(overrides or []) | ({"deterministic": "true"} if deterministic else {})
         command = "tokenphormer " + " ".join(map(shlex.quote, sys.argv[1:]))
         if distributed.size() > 1:
             command += f"  # in {distributed.size()} processes"
         chosen = split_for(loaded, split, split_seed)
-        settings = config_for(loaded, chosen, where, config).replace(values)
+        settings = config_for(loaded, chosen, where, config, find_dataset(graph)).replace(values)
         if config is None and distributed.is_first() and (note := note_on(settings)):
             say(note)
         if dry_run:
@@ -415,7 +412,6 @@ def tune(
 ) -> None:
     """Search settings for a graph on its validation nodes; the best become a file for `train --config`."""
     from tokenphormer.evaluation.runs import free_folder
-    from tokenphormer.graph.datasets import load_graph
     from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain, load_pretrained
     from tokenphormer.training.presets import config_for, split_for
     from tokenphormer.training.settings import Config
@@ -424,8 +420,7 @@ def tune(
     from tokenphormer.walks.sampling import check_device, choose_device
 
     where = check_device(choose_device(device))
-    loaded = load_graph(graph, directed=directed)
-    _say_notes(loaded)
+    loaded = load_and_tell(graph, directed)
     fixed = Config.parse_overrides(overrides or [])
     chosen = split_for(loaded, split, split_seed)
     settings = config_for(loaded, chosen, where).replace(fixed)
@@ -482,6 +477,7 @@ def predict(
     from tokenphormer.walks.sampling import choose_device
 
     with distributed.joined(choose_device(device)) as own:
+        say_passed_over(graph)
         count, name = predict_run(run, graph, out, nodes, own, directed, force)
         if not distributed.is_first():
             return
@@ -502,6 +498,7 @@ def explain(
     """Say which walks, hops, nodes and edges the prediction of a node rests on."""
     from tokenphormer.evaluation.explanations.run import explain_run
 
+    say_passed_over(graph)
     typer.echo(explain_run(run, node, graph, method, out, device, directed, force))
 
 
@@ -523,6 +520,7 @@ def serve(
     from tokenphormer.serve import ServeSettings
     from tokenphormer.serve import serve as run_server
 
+    say_passed_over(graph)
     settings = ServeSettings(host=host, port=port, token=token, rate=rate)
     try:
         run_server(run, settings, device=device, source=graph, say=say)
@@ -550,15 +548,6 @@ def _folder(out: Path | None, name: str, resume: bool, device: torch.device) -> 
     if out is None and distributed.may_restart():
         raise InputError("--out: with --max-restarts the folder needs a name, by which it is found again")
     return out or Path(distributed.text_of_first(str(free_folder(Path("runs"), name, resume)), device))
-
-
-def _say_notes(graph: Graph) -> None:
-    """One line on what was done to a user's own graph; the named ones are described elsewhere."""
-    from tokenphormer import distributed
-    from tokenphormer.graph.datasets import DATASETS
-
-    if graph.notes and graph.name not in DATASETS and distributed.is_first():
-        typer.echo(f"{graph.name}: {'; '.join(graph.notes)}", err=True)
 
 
 def _stop(number: int, _: object) -> None:

@@ -51,11 +51,12 @@ def benchmark(
     with Workers(workers) as pool:  # the first begins to import while this process does
         from tokenphormer.benchmark.grid import Plan, fill, find_graphs
         from tokenphormer.benchmark.methods import METHODS
-        from tokenphormer.benchmark.variants import run_study
+        from tokenphormer.benchmark.variants import check_study, run_study
         from tokenphormer.sgpm.pretrain_run import default_settings
         from tokenphormer.sgpm.settings import SGPMSettings
         from tokenphormer.walks.sampling import check_device, choose_device
 
+        check_study(study)
         where = check_device(choose_device(device))
         limit, elsewhere = minutes or float("inf"), tuple(merge or [])
         graphs, own = find_graphs(names(datasets), say)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from tokenphormer.graph import Graph
 
 GraphArgument = Annotated[
     str,
@@ -37,3 +40,32 @@ def names(text: str) -> tuple[str, ...]:
     ('cora', 'citeseer')
     """
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def load_and_tell(source: str, directed: bool, verify: bool = False) -> Graph:
+    """The graph that was named, with what there is to say about it."""
+    from tokenphormer.graph.datasets import load_graph
+
+    say_passed_over(source)
+    loaded = load_graph(source, directed=directed, verify=verify)
+    say_notes(loaded, source)
+    return loaded
+
+
+def say_passed_over(source: str | None) -> None:
+    """A line if a dataset was named and there is a folder of its name too."""
+    from tokenphormer import distributed
+    from tokenphormer.graph.datasets import passed_over
+
+    note = None if source is None else passed_over(source)
+    if note and distributed.is_first():
+        say(note)
+
+
+def say_notes(graph: Graph, source: str) -> None:
+    """One line on what was done to a user's own graph; the named ones are described elsewhere."""
+    from tokenphormer import distributed
+    from tokenphormer.graph.datasets import find_dataset
+
+    if graph.notes and find_dataset(source) is None and distributed.is_first():
+        say(f"{graph.name}: {'; '.join(graph.notes)}")

@@ -36,7 +36,7 @@ from tokenphormer.evaluation.prediction_files import rows_of, scored_nodes, writ
 from tokenphormer.evaluation.report import Report, write_report
 from tokenphormer.files import atomic_path, parse_json
 from tokenphormer.graph import Graph, Split, load_graph
-from tokenphormer.graph.datasets import drops_directions, is_dataset
+from tokenphormer.graph.datasets import drops_directions, find_dataset
 from tokenphormer.graph.splits import PARTS
 from tokenphormer.sgpm.pretrained import SGPM_FILE, PretrainedSGPM
 from tokenphormer.training.calibration import soften
@@ -250,14 +250,14 @@ def load_run(folder: str | Path, *, device: str = "auto") -> tuple[TokenphormerC
 
 def _place(source: str) -> dict[str, str]:
     """Where a graph that is no dataset lies, whatever the working folder."""
-    return {} if is_dataset(source) or not Path(source).exists() else {"path": str(Path(source).resolve())}
+    return {} if find_dataset(source) or not Path(source).exists() else {"path": str(Path(source).resolve())}
 
 
 def own_source(folder: Path, manifest: dict[str, Any], option: str) -> str | Path:
     """Where the run's own graph is: as it was named, seen from here, or else where it was when the run was trained."""
     own = manifest["graph"]
     named, path = str(own["source"]), own.get("path")
-    if is_dataset(named) or Path(named).exists():
+    if find_dataset(named) or Path(named).exists():
         return named
     if path is not None and Path(str(path)).exists():
         return Path(str(path))

@@ -52,7 +52,7 @@ class Table:
         if not missing:
             return
         came = ", ".join(f"'{name}'" for name in self.columns)
-        hint = "; separate the columns with commas" if any(c in came for c in (";", "\t", "|")) else ""
+        hint = _separator_hint(list(self.columns))
         raise InputError(f"{self.path}: lacks the column '{missing[0]}'; its columns are {came}{hint}")
 
     def strings(self, name: str) -> Column:
@@ -224,15 +224,34 @@ def check_by_hand(path: Path, file: BinaryIO, to_the_end: bool) -> list[str]:
                 if not to_the_end:
                     return header
             elif len(record) != len(header):
-                raise InputError(f"{path}, line {line}: {len(record)} columns, but the first line has {len(header)}")
+                hint = _separator_hint(header)
+                came = f", {header[0][:60]!r}" if hint and len(header) == 1 else ""
+                raise InputError(
+                    f"{path}, line {line}: {len(record)} columns, but the first line has {len(header)}{came}{hint}"
+                )
     except UnicodeDecodeError:
         line = _line_of_bad_byte(path)
         raise InputError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
     except csv.Error as error:
-        raise InputError(f"{path}, in the row after line {line}: not a readable CSV ({error})") from error
+        hint = _separator_hint([_first_line(path)] if header is None else header)
+        raise InputError(f"{path}, in the row after line {line}: not a readable CSV ({error}){hint}") from error
     if header is None:
         raise InputError(f"{path}: is empty; expected a first line with the names of the columns")
     return header
+
+
+def _separator_hint(header: list[str]) -> str:
+    """What to do if names of columns have separators in them, as spreadsheets of some languages write."""
+    if not any(separator in name for name in header for separator in (";", "\t", "|")):
+        return ""
+    return "; separate the columns with commas, and write decimals with points"
+
+
+def _first_line(path: Path) -> str:
+    """The first line of a CSV as text, if it has no comma; else nothing."""
+    with path.open("rb") as file:
+        line = file.readline(BLOCK_BYTES).decode("utf-8", "replace")
+    return "" if "," in line else line
 
 
 def _line_of_bad_byte(path: Path) -> int:

@@ -162,8 +162,8 @@ def from_networkx(
     """A graph from a NetworkX one, directed if that is; parallel edges become one.
 
     `features`, `label` and `weight` are names of attributes: `features` a vector (or a number) on every node,
-    `label` anything with a name, absent or None where unlabelled, `weight` a number, 1 where absent.
-    The nodes are named by `str`.
+    `label` anything with a name, absent, None or what pandas has for missing (NaN, NA, NaT) where unlabelled,
+    `weight` a number, 1 where absent. The nodes are named by `str`.
     """
     nodes = list(nxgraph.nodes)
     ids = [str(node) for node in nodes]
@@ -174,9 +174,10 @@ def from_networkx(
     y, class_names = None, None
     if label is not None:
         labels = [nxgraph.nodes[node].get(label) for node in nodes]
-        class_names = sort_classes({str(one) for one in labels if one is not None})
+        names = [None if _is_missing(one) else str(one) for one in labels]
+        class_names = sort_classes({one for one in names if one is not None})
         number_of = {name: number for number, name in enumerate(class_names)}
-        y = np.array([-1 if one is None else number_of[str(one)] for one in labels], dtype=np.int64)
+        y = np.array([-1 if one is None else number_of[one] for one in names], dtype=np.int64)
     return Graph.from_edges(
         np.array(edges, dtype=np.int64).reshape(-1, 2).T,
         num_nodes=len(nodes),
@@ -220,6 +221,15 @@ def to_networkx(
         weights = graph.edge_weight[chosen].tolist()
         out.add_weighted_edges_from(((a, b, w) for (a, b), w in zip(ends, weights, strict=True)), weight=weight)
     return out
+
+
+def _is_missing(label: object) -> bool:
+    """Whether a label is what Python, NumPy or pandas (which need not be installed) have for a missing value."""
+    if isinstance(label, float | np.floating):
+        return bool(np.isnan(label))
+    if isinstance(label, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(label))
+    return label is None or type(label).__name__ in ("NAType", "NaTType")
 
 
 def _networkx_features(nxgraph: nx.Graph[Any], attribute: str) -> NDArray[np.float32]:

@@ -133,6 +133,23 @@ _ALL = (
 DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
 
 
+def find_dataset(source: str | Path) -> Dataset | None:
+    """The dataset that `load_graph` takes for a source: a bare name in any case; a path is none."""
+    return DATASETS.get(source.strip().lower()) if isinstance(source, str) else None
+
+
+def passed_over(source: str | Path) -> str | None:
+    """A note if a dataset is taken, and a folder here that holds a graph has its name; else None."""
+    if find_dataset(source) is None:
+        return None
+    from tokenphormer.graph.disk import is_graph_folder
+
+    folder = Path(str(source).strip())
+    if not is_graph_folder(folder) and not any((folder / f"nodes.{kind}").is_file() for kind in ("csv", "parquet")):
+        return None
+    return f"{folder}: taken for the dataset, not for the folder here of that name; to take the folder, say ./{folder}"
+
+
 def load_graph(
     source: str | Path, *, root: str | Path | None = None, directed: bool = False, verify: bool = False
 ) -> Graph:
@@ -142,8 +159,9 @@ def load_graph(
     unless `directed`. `root` is the data root of named datasets. A folder that `tokenphormer convert` wrote is a graph
     on disk: it is opened rather than loaded, and `verify` reads all of it to compare its hashes.
     """
-    if is_dataset(source):
-        return _load_dataset(DATASETS[str(source).strip().lower()], data_root(root), directed)
+    dataset = find_dataset(source)
+    if dataset is not None:
+        return _load_dataset(dataset, data_root(root), directed)
     path = Path(source)
     if path.is_dir():
         from tokenphormer.graph.disk import is_graph_folder, open_graph
@@ -165,22 +183,13 @@ def load_graph(
     return _load_file(path, directed)
 
 
-def is_dataset(source: str | Path) -> bool:
-    """Whether `load_graph` takes a source for the name of a dataset.
-
-    >>> is_dataset("Cora"), is_dataset("./cora")
-    (True, False)
-    """
-    return isinstance(source, str) and source.strip().lower() in DATASETS
-
-
 def drops_directions(source: str | Path) -> bool:
     """Whether `load_graph` without `directed` may drop directions there: of tables, and of some datasets.
 
     A saved graph, and one on disk, is as it was written.
     """
-    if is_dataset(source):
-        dataset = DATASETS[str(source).strip().lower()]
+    dataset = find_dataset(source)
+    if dataset is not None:
         return dataset.has_directions and not dataset.embedded
     from tokenphormer.graph.disk import is_graph_folder
 

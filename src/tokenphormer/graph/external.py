@@ -32,7 +32,7 @@ from tokenphormer.graph.feature_file import write_features_file
 from tokenphormer.graph.graph import MAX_NODES, Graph
 from tokenphormer.graph.id_table import IdTable, Texts, decode_into, text_keys, texts_of_column
 from tokenphormer.graph.splits import PARTS, Split
-from tokenphormer.graph.tables import EXPECTED, _read_features, _read_ids, sort_classes
+from tokenphormer.graph.tables import EXPECTED, _read_features, _read_ids, label_notes, sort_classes
 
 DEFAULT_MEMORY = 2 << 30
 LEAST_MEMORY = 64 << 20
@@ -69,14 +69,13 @@ def convert(
     A folder of tables is read in pieces and may be larger than memory; other sources are loaded first. `half` stores
     dense features as float16.
     """
-    from tokenphormer.graph.datasets import DATASETS, load_graph
+    from tokenphormer.graph.datasets import find_dataset, load_graph
 
     out = Path(out)
     refuse_existing(out)
     if memory < LEAST_MEMORY:
         raise InputError(f"--memory: {memory:,} bytes; expected at least {LEAST_MEMORY >> 20} MB")
-    named = isinstance(source, str) and source.strip().lower() in DATASETS
-    if not named and Path(source).is_dir() and not is_graph_folder(Path(source)):
+    if find_dataset(source) is None and Path(source).is_dir() and not is_graph_folder(Path(source)):
         convert_folder(Path(source), out, memory=memory, directed=directed, half=half, say=say)
     else:
         write_graph(load_graph(source, directed=directed), out, half=half)
@@ -126,6 +125,7 @@ def convert_folder(
         notes += [f"columns of {edges.path.name} not used: {', '.join(unused)}"] if unused else []
         bare = int((y < 0).sum())
         notes += [f"{bare} nodes have no label"] if bare and class_names else []
+        notes += label_notes(class_names)
         writer.finish(
             name=folder.resolve().name or "graph",
             directed=directed,

@@ -33,15 +33,17 @@ EXPECTED = (
 )
 LONGEST_ID = 1000
 """Characters; ids are held in one array as wide as the longest of them."""
+MISSING = ("", "NaN", "nan", "NA", "N/A", "<NA>", "null", "NULL")
+"""Labels, without blanks around them, that were perhaps meant as none."""
 
 
 def read_folder(folder: str | Path, *, directed: bool = False, self_loops: bool = False) -> Graph:
     """Read the graph of a folder of tables (the head of this file says which).
 
     Ids and class names are strings, taken as they stand: "007" is not "7", "NA" is a name like any other,
-    only an empty cell is missing. Classes are numbered in sorted order, by value if all are whole numbers.
-    Edges are treated as `Graph.from_edges` treats them, and `notes` says what was done. `feature_names` are the names
-    of the feature columns; a features.npz has none.
+    only an empty cell is missing (`notes` says so where a class looks like a slip). Classes are numbered in
+    sorted order, by value if all are whole numbers. Edges are treated as `Graph.from_edges` treats them, and
+    `notes` says what was done. `feature_names` are the names of the feature columns; a features.npz has none.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -142,6 +144,30 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
     if all(re.fullmatch(r"[+-]?[0-9]{1,18}", name) for name in names):
         names.sort(key=int)
     return tuple(names)
+
+
+def label_notes(class_names: Sequence[str]) -> list[str]:
+    """Notes on names of classes that are perhaps not meant as such: classes are taken as they stand.
+
+    >>> label_notes(("a", "a ", "nan"))[0]
+    "the labels 'a' and 'a ' differ only in blanks and are separate classes"
+    """
+    notes, twins = [], []
+    first: dict[str, str] = {}
+    for name in class_names:
+        if first.setdefault(name.strip(), name) != name:
+            twins.append((first[name.strip()], name))
+    if twins:
+        more = f" ({len(twins)} such pairs)" if len(twins) > 1 else ""
+        one, other = twins[0]
+        notes.append(f"the labels {one!r} and {other!r} differ only in blanks and are separate classes{more}")
+    missing = [name for name in class_names if name.strip() in MISSING]
+    if missing and len(missing) < len(class_names):
+        labels = f"the label {missing[0]!r} is a class of its own"
+        if len(missing) > 1:
+            labels = f"the labels {', '.join(map(repr, missing))} are classes of their own"
+        notes.append(f"{labels}; leave the cell empty where a node has no label")
+    return notes
 
 
 def _read_split(nodes: Table, y: NDArray[np.int64]) -> tuple[Split, ...]:
@@ -268,7 +294,7 @@ def _notes(nodes: Table, edges: Table, graph: Graph) -> tuple[str, ...]:
     notes += [f"columns of {edges.path.name} not used: {', '.join(unused)}"] if unused else []
     bare = int((graph.y < 0).sum())
     notes += [f"{bare} nodes have no label"] if bare and graph.num_classes else []
-    return tuple(notes)
+    return (*notes, *label_notes(graph.class_names))
 
 
 def _index_in(column: Column, values: Sequence[str] | Column) -> NDArray[np.int64]:

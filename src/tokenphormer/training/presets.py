@@ -11,6 +11,7 @@ from scipy import sparse
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import DATASETS, Graph, Split, make_split
+from tokenphormer.graph.datasets import Dataset
 from tokenphormer.training.settings import Config
 
 CONFIGS = Path(__file__).with_name("configs")
@@ -160,13 +161,25 @@ def recipe_for(graph: Graph, nodes: NDArray[np.int64], device: torch.device) -> 
     return "own features" if len(nodes) < FEW_NODES else "unlike"
 
 
-def config_for(graph: Graph, split: Split, device: torch.device, path: Path | None = None) -> Config:
-    """The settings of a file, or `paper` for those that the paper gives; else what suits the graph and the device."""
+def config_for(
+    graph: Graph, split: Split, device: torch.device, path: Path | None = None, dataset: Dataset | None = None
+) -> Config:
+    """The settings of a file, or `paper` for those that the paper gives; else what suits the graph and the device.
+
+    The paper's are for its datasets alone: `dataset` is the one that the graph was loaded as, None for a graph of one's
+    own, which may have the name of a dataset too.
+    """
     if path == Path("paper"):
         known = CONFIGS / f"{graph.name}.yaml"
         if not known.exists():
             names = ", ".join(sorted(file.stem for file in CONFIGS.glob("*.yaml")))
             raise InputError(f"--config paper: the paper has no settings for '{graph.name}', only for {names}")
+        if dataset is None or dataset.name != graph.name:
+            raise InputError(
+                f"--config paper: expected the dataset '{graph.name}', loaded by its name; this graph came from a "
+                "path and may be another of that name. If you want these settings for it, pass their file: "
+                f"--config {known}"
+            )
         return Config.from_yaml(known)
     if path is not None:
         return Config.from_yaml(path)
@@ -190,5 +203,10 @@ def split_for(graph: Graph, protocol: str, seed: int | None) -> Split:
     """The named protocol; `auto` is the split that came with a user's graph, or the paper's for its datasets."""
     if protocol == "auto":
         known = DATASETS.get(graph.name)
-        protocol = known.protocol if known else "given" if graph.splits else "stratified"
+        # Splits of datasets have other names than the one that a column of a user's table gives.
+        own = any(split.name.startswith("given") for split in graph.splits)
+        if known is None or own or (known.protocol == "geom-gcn" and not graph.splits):
+            protocol = "given" if graph.splits else "stratified"
+        else:
+            protocol = known.protocol
     return make_split(graph, protocol, seed)

@@ -49,7 +49,7 @@ def write_walks(
     if path.suffix not in (".npy", ".txt"):
         raise InputError(f"{path}: expected a name that ends in .npy (an array) or .txt (one walk a line)")
     if path.exists() and not overwrite:
-        raise InputError(f"{path}: exists already; choose another name, or say that it may be overwritten")
+        raise InputError(f"{path}: exists already; choose another name, or say --force (overwrite=True)")
     if path.suffix == ".npy":
         with atomic_path(path) as temporary:
             shape = (len(starts), num_walks, length + 1)
