@@ -164,15 +164,17 @@ def _read_csv(path: Path) -> tuple[list[str], list[Column]]:
     # pyarrow takes a quoted field that never ends for a long one, and so swallows rows.
     header = check_by_hand(path, io.BytesIO(content), to_the_end=b'"' in content)
     kinds = {f"f{number}": pa.large_string() for number in range(len(header))}
+    owned = _owned(content)
+    del content
     try:
         table = pa.csv.read_csv(
-            pa.BufferReader(content),
+            pa.BufferReader(owned),
             read_options=pa.csv.ReadOptions(autogenerate_column_names=True, block_size=BLOCK_BYTES),
             parse_options=pa.csv.ParseOptions(newlines_in_values=True),
             convert_options=pa.csv.ConvertOptions(column_types=kinds),
         )
     except (pa.ArrowException, OSError) as error:
-        check_by_hand(path, io.BytesIO(content), to_the_end=True)
+        check_by_hand(path, io.BytesIO(memoryview(owned)), to_the_end=True)
         raise InputError(f"{path}: not a readable CSV ({error})") from error
     if table.num_columns != len(header):
         raise InputError(f"{path}: not a readable CSV: its first line is ambiguous; quote the names in it")
@@ -181,7 +183,7 @@ def _read_csv(path: Path) -> tuple[list[str], list[Column]]:
 
 def _read_parquet(path: Path) -> tuple[list[str], list[Column]]:
     pa = arrow()
-    content = _read_bytes(path)
+    content = _owned(_read_bytes(path))
     try:
         table = pa.parquet.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
         table.validate(full=True)  # strings that are not UTF-8, indices beyond their dictionary
@@ -190,6 +192,16 @@ def _read_parquet(path: Path) -> tuple[list[str], list[Column]]:
     if table.num_columns == 0:
         raise InputError(f"{path}: has no columns")
     return list(table.schema.names), list(table.columns)
+
+
+def _owned(content: bytes) -> Any:
+    """A copy in memory of pyarrow's: its threads may drop what they read late, and Python's own only Python can free.
+
+    In a process that is about to end, that would abort it.
+    """
+    copy = arrow().allocate_buffer(len(content))
+    memoryview(copy).cast("B")[:] = content
+    return copy
 
 
 def _read_bytes(path: Path) -> bytes:
