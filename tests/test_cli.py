@@ -218,8 +218,21 @@ def test_a_folder_that_is_called_as_a_dataset(cli: Cli) -> None:
     assert np.load("y.npy").shape == (3, 1, 3)
     answer = cli("convert", "debian", "disk")
     assert (answer.code, answer.err) == (0, note)
-    answer = cli("train", "debian", "--dry-run", "--device", "cpu")
+    answer = cli("train", "debian", "--dry-run", "--device", "cpu", "--set", "num_walks=2")
     assert (answer.code, answer.err) == (0, note)
+
+
+def test_settings_without_walks_and_hops_are_said(cli: Cli) -> None:
+    said = (
+        "what suits this graph and device best has no walk- or hop-tokens; class scores are passed on to neighbours in "
+    )
+    dry = ("train", "debian", "--dry-run", "--device", "cpu")
+    assert cli(*dry).err == said + "10 steps (--set num_walks=8 adds walks)\n"
+    assert cli(*dry, "--set", "num_walks=8").err == ""
+    assert cli(*dry, "--set", "num_hops=1").err == ""
+    asked = Path("asked.yaml")
+    asked.write_text("num_walks: 0\nnum_hops: 0\n", encoding="utf-8")
+    assert cli(*dry, "--config", asked).err == "", "who asks for it knows"
 
 
 # ---------------------------------------------------------------- what is refused

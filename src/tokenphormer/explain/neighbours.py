@@ -85,7 +85,7 @@ def score_row(graph: Graph, node: int, weights: Sequence[float]) -> SparseRow:
     """The row of Σ γₖ Âᵏ that belongs to a node: by what each node's class scores are multiplied on their way to it.
 
     >>> nodes, shares = score_row(Graph.from_edges([[0], [1]], num_nodes=3), 0, [0.5, 0.5])
-    >>> nodes.tolist(), shares.tolist()  # half stays; of the other half, every node also hears itself
+    >>> nodes.tolist(), shares.round(6).tolist()  # half stays; of the other half, every node also hears itself
     ([0, 1], [0.75, 0.25])
     """
     parts = [(np.array([node]), np.array([1.0])), *hop_rows(graph, "symmetric", node, len(weights) - 1)]
