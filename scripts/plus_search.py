@@ -273,16 +273,16 @@ class Stages:
     """All settings on the first split, then a share of each dataset's best on `more` others."""
 
     def __init__(
-        self, study: str, datasets: list[str], count: int, more: int, rows: list[Row], keep: float, judged: str
+        self, study: str, datasets: list[str], numbers: list[int], more: int, rows: list[Row], keep: float, judged: str
     ) -> None:
-        self.study, self.datasets, self.count, self.more = study, datasets, count, more
-        self.kept, self.judged = round(count * keep), judged
+        self.study, self.datasets, self.numbers, self.more = study, datasets, numbers, more
+        self.kept, self.judged = round(len(numbers) * keep), judged
         self.rows = [row for row in rows if row["study"] == study]
         self.begun = {(row["dataset"], row["trial"], row["split"]) for row in self.rows}
 
     def next_job(self) -> Job | None:
         """A training that has not begun yet."""
-        for number in range(self.count):
+        for number in self.numbers:
             for name in self.datasets:
                 if (name, number, SEARCH_SPLITS) not in self.begun:
                     return self._begin(name, number, SEARCH_SPLITS)
@@ -294,9 +294,10 @@ class Stages:
         return None
 
     def _best(self, name: str) -> list[int]:
-        first = [row for row in self.rows if row["dataset"] == name and row["split"] == SEARCH_SPLITS]
+        mine = [row for row in self.rows if row["dataset"] == name and row["trial"] in self.numbers]
+        first = [row for row in mine if row["split"] == SEARCH_SPLITS]
         done = sorted((row for row in first if row["status"] == "done"), key=lambda row: -row["val_accuracy"])
-        return [row["trial"] for row in done[: self.kept]] if len(first) >= self.count else []
+        return [row["trial"] for row in done[: self.kept]] if len(first) >= len(self.numbers) else []
 
     def _begin(self, name: str, number: int, split: int) -> Job:
         self.begun.add((name, number, split))
@@ -342,6 +343,7 @@ def main() -> None:
     parser.add_argument("--search", choices=SPACES, default="plus-search")
     parser.add_argument("--datasets", nargs="*", default=[name for name in DATASETS if name != "texas"])
     parser.add_argument("--count", type=int, default=48, help="settings that are tried")
+    parser.add_argument("--numbers", type=int, nargs="*", help="which settings; those from 0 to --count otherwise")
     parser.add_argument("--more", type=int, default=2, help="splits that the best quarter is tried on besides")
     parser.add_argument("--keep", type=float, default=0.25, help="the share of settings that is tried on those")
     parser.add_argument("--held-out", action="store_true", help="half of the validation nodes stop, the others judge")
@@ -359,7 +361,8 @@ def main() -> None:
     with only_writer(path):
         rows = read_rows([*options.merge, path])
         judged = "held-out" if options.held_out else ""
-        stages = Stages(options.search, options.datasets, options.count, options.more, rows, options.keep, judged)
+        numbers = options.numbers or list(range(options.count))
+        stages = Stages(options.search, options.datasets, numbers, options.more, rows, options.keep, judged)
         work_off(
             [stages], path, torch.device(options.device), workers=options.workers, minutes=options.minutes, say=print
         )
