@@ -78,7 +78,7 @@ PLUS_SPACE: dict[str, tuple[object, ...]] = {
     "score_learned": (False, True),
     "fresh_walks": (False, True),
     "label_smoothing": (0.0, 0.1),
-    "weight_average": (0.0, 0.9),
+    "weight_average": (0.0, 0.9, 0.98),
 } | SHARED
 """What Tokenphormer+ adds to the paper's model is among these; docs/benchmark.md names each."""
 START: dict[str, object] = {"num_walks": 30, "hidden_channels": 128, "warmup_updates": 20, "decay_updates": 300}
