@@ -155,6 +155,20 @@ def test_without_settings_beside_the_main_studys_cell() -> None:
     assert f"| {name} | +0.00 [-12.71, +12.71] |" in text
 
 
+def test_defaults_of_before_are_not_mixed_with_those_of_now() -> None:
+    """Two of three splits have been run again since: the third does not count, though nothing replaced it yet."""
+    name = "without settings, on a CPU"
+    old = rows_of("defaults", name, [0.1, 0.2, 0.3], values={"dropout": 0.1})
+    new = [row | {"time": 2.0} for row in rows_of("defaults", name, [0.8, 0.9], values={"dropout": 0.2})]
+    said: list[str] = []
+    results = study_results([*new, *old], "defaults", said.append)
+    assert results["cora"][name] == {0: 80.0, 1: 90.0}
+    assert said == ["cora, defaults: 3 rows start from other values; they are not counted"]
+    other = [row | {"time": 2.0} for row in rows_of("defaults", name, [0.8, 0.9, 0.7])]
+    other[2] |= {"config_hash": "what suits this split"}
+    assert study_results(other, "defaults")["cora"][name] == {0: 80.0, 1: 90.0, 2: 70.0}
+
+
 def test_the_pretraining_table() -> None:
     row: Row = {"kind": "pretrain", "study": "sgpm", "model": "sgpm", "dataset": "cora", "status": "done"}
     shares = [(3.0, 0.1), (2.0, 0.767), (2.0, 0.9), (2.5, 0.8)]  # the second epoch's weights are kept

@@ -144,6 +144,24 @@ def test_without_settings(study: Run, tiny_datasets: Graph) -> None:
     assert epochs == [CPU_SIZE["max_epochs"], 500]
 
 
+def test_runs_of_the_main_study_are_not_run_again(study: Run, tmp_path: Path) -> None:
+    """The same settings, split and seed: the row is the main study's, under the name of this one. Said, and counted."""
+    found = {"num_walks": 4, "hidden_channels": 8}
+    main = tmp_path / "main.jsonl"
+    append_row(main, trial(20, model="tokenphormer+", dataset="cora", values=found))
+    final = trial(-1, kind="final", model="tokenphormer+", dataset="cora", values=found, split=1, seed=1)
+    append_row(main, final | {"test_accuracy": 0.123})
+    other = trial(-1, kind="final", model="tokenphormer+", dataset="cora", values=found, split=0, seed=3)
+    append_row(main, other | {"test_accuracy": 0.456})
+    said: list[str] = []
+    rows = study("additions", datasets=("cora",), merge=(main,), say=said.append)
+    whole = {row["split"]: row for row in rows if row["study"] == "additions: all of it"}
+    assert whole[1]["test_accuracy"] == 0.123
+    assert whole[0]["test_accuracy"] != 0.456, "another seed is another run"
+    assert all(row["test_accuracy"] != 0.123 for row in rows if row["study"] != "additions: all of it")
+    assert [line for line in said if "main study" in line] == ["1 runs are the main study's: their rows are taken"]
+
+
 def test_the_first_split_comes_first() -> None:
     jobs = jobs_of("ablation", Plan((), ("cora", "photo"), 3), [])
     assert [job.split for job in jobs] == sorted(job.split for job in jobs)

@@ -70,11 +70,12 @@ def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lamb
         kept = []
         for model in dict.fromkeys(row["model"] for row in here):
             kept += _of_one_start([row for row in here if row["model"] == model], study, known)
+        kept = _of_now(kept) if study == "defaults" else kept
         check_splits(kept)
         if len(kept) < len(here):
             say(f"{dataset}, {study}: {len(here) - len(kept)} rows start from other values; they are not counted")
         found[dataset] = {}
-        for row in sorted(kept, key=lambda row: row.get("time", 0.0)):  # of two defaults, the one of now counts
+        for row in sorted(kept, key=lambda row: row.get("time", 0.0)):
             if row["status"] == "done":
                 name = known[row["study"]].name
                 found[dataset].setdefault(name, {})[int(row["split"])] = 100 * row["test_accuracy"]
@@ -107,6 +108,19 @@ def _of_one_start(rows: list[Row], study: str, known: dict[str, Variant]) -> lis
         name: _most([sgpm(row) for row in with_token if group(row) == name]) for name in set(map(group, with_token))
     }
     return [row for row in rows if sgpm(row) == (pretrained[group(row)] if known[row["study"]].sgpm else "")]
+
+
+def _of_now(rows: list[Row]) -> list[Row]:
+    """Rows of defaults that no later ones have replaced. What was replaced on one split counts on none."""
+    latest: dict[tuple[str, int], Row] = {}
+    for row in sorted(rows, key=lambda row: float(row.get("time", 0.0))):
+        latest[row["study"], row["split"]] = row
+    replaced = {
+        (row["study"], row["config_hash"])
+        for row in rows
+        if row["config_hash"] != latest[row["study"], row["split"]]["config_hash"]
+    }
+    return [row for row in latest.values() if (row["study"], row["config_hash"]) not in replaced]
 
 
 def _most(values: list[str]) -> str:

@@ -7,6 +7,7 @@ study's search settled on, or `BASE` before that. A study that has begun keeps w
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -18,8 +19,8 @@ import torch
 
 from tokenphormer.benchmark.grid import STUDY as MAIN
 from tokenphormer.benchmark.grid import Plan, check_data, check_rows, only_writer, work_off
-from tokenphormer.benchmark.methods import COMPILE, complete, current_rows, entry
-from tokenphormer.benchmark.rows import Row, read_rows, row_key
+from tokenphormer.benchmark.methods import COMPILE, complete, current_rows, entry, unnamed_values
+from tokenphormer.benchmark.rows import Row, append_row, read_rows, row_key
 from tokenphormer.benchmark.running import Job, dataset, split_of, values_tuple
 from tokenphormer.benchmark.search import best_values
 from tokenphormer.benchmark.sgpm_study import Pretraining, pretrain_for_study
@@ -231,6 +232,26 @@ class Jobs:
         """There is nothing to learn from a row here."""
 
 
+def take_over(jobs: list[Job], rows: list[Row], path: Path) -> list[Job]:
+    """The jobs that have to be run; of those that the main study has run already, its rows are added for this study."""
+
+    def what(row: Row) -> str:
+        settings = unnamed_values(row["model"]) | row["config"]
+        names = ("model", "dataset", "protocol", "split", "seed", "graph")
+        return json.dumps([*(row.get(name) for name in names), settings], sort_keys=True, default=list)
+
+    finals = [row for row in rows if (row["study"], row["kind"], row["status"]) == (MAIN, "final", "done")]
+    run = {what(row): row for row in current_rows(finals)}
+    left = []
+    for job in jobs:
+        known = None if job.sgpm else run.get(what(job.row()))
+        if known is None:
+            left.append(job)
+        else:
+            append_row(path, known | job.row() | {"time": time.time()})
+    return left
+
+
 def run_study(
     study: str,
     plan: Plan,
@@ -271,6 +292,10 @@ def run_study(
         done = {row_key(row) for row in known}
         jobs = jobs_of(study, plan, known, pretrainings, device)
         missing = [job for job in jobs if row_key(job.row()) not in done]
+        before = len(missing)
+        missing = take_over(missing, known, path)
+        if len(missing) < before:
+            say(f"{before - len(missing)} runs are the main study's: their rows are taken")
         asked = {job.sgpm.partition("|")[0] for job in missing if job.sgpm}
         needed: list[Any] = [each for each in pretrainings if not each.done and asked & each.files]
         added = work_off(
@@ -278,4 +303,5 @@ def run_study(
         )
         ready: list[Any] = [job for job in missing if not job.sgpm or Path(job.sgpm.partition("|")[0]).exists()]
         left = max(0.0, end - time.monotonic()) / 60
+        added += before - len(missing)
         return added + work_off([Jobs(ready)], path, device, workers=workers, minutes=left, pool=pool, say=say)
