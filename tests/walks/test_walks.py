@@ -261,6 +261,15 @@ def test_seeds_of_any_size_are_taken_modulo_two_to_the_64() -> None:
         np.testing.assert_array_equal(walks, sample_walks(graph, "uniform", 2, 3, seed=2**64 - 1).numpy())
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("backend", ["reference", *FAST])
+def test_integers_of_numpy_are_as_good(backend: Backend) -> None:
+    graph = random_graph(1)
+    for kind in KINDS:
+        small = sample_walks(graph, kind, np.int8(100), np.int16(3), None, np.int8(2), np.int64(7), backend=backend)
+        assert (small == sample_walks(graph, kind, 100, 3, None, 2, 7, backend=backend)).all()
+
+
 def test_a_device_that_torch_was_not_built_for_is_told_in_a_line() -> None:
     with pytest.raises(ResourceError, match="'vulkan', but torch cannot use it here") as told:
         check_device("vulkan")

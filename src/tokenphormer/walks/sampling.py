@@ -54,6 +54,7 @@ def sample_walks(
     import torch
 
     starts = check_request(graph, kind, num_walks, length, nodes, jump_radius, seed, backend)
+    num_walks, length, jump_radius, seed = map(int, (num_walks, length, jump_radius, seed))  # NumPy's overflow
     where = check_device(device)
     shape = (graph.num_nodes if starts is None else len(starts), num_walks, length + 1)
     if backend == "auto":
