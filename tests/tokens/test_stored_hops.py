@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 from tokenphormer.errors import ResourceError
 from tokenphormer.graph import Graph
 from tokenphormer.graph.disk import open_graph
 from tokenphormer.graph.disk_writer import write_graph
 from tokenphormer.hops import NORMALISATIONS, Normalisation, propagate, propagation_matrix
+from tokenphormer.tokens import TokenSettings, TokenSource
 from tokenphormer.tokens import stored_hops as module
 from tokenphormer.tokens.stored_hops import hop_bytes, propagate_in_memory, row_normalised, stored_hops
 
@@ -96,6 +98,17 @@ def test_half_precision_rounds_only_what_is_kept(tmp_path: Path) -> None:
     for a, b in zip(expected, stored_hops(stored, "symmetric", 3), strict=True):
         assert b.dtype == np.float16
         assert np.array_equal(np.asarray(a).astype(np.float16), np.asarray(b))
+
+
+def test_rows_in_half_precision_are_scaled_as_precisely_as_others(tmp_path: Path) -> None:
+    x = np.array([[300, 0, 1], [1e-4, 2e-4, 0], [60000, 60000, 60000], [0, 0, 0]], dtype=np.float16)
+    expected = row_normalised(x.astype(np.float32))
+    assert np.array_equal(row_normalised(x), expected)
+    write_graph(Graph.from_edges([[0, 1, 2], [1, 2, 3]], x=x), tmp_path / "g", half=True)
+    settings = TokenSettings(num_walks=0, num_hops=0, normalise_features=True)
+    rows = TokenSource(open_graph(tmp_path / "g"), settings).batch(torch.arange(4)).rows.dense
+    assert rows is not None
+    assert np.array_equal(rows.numpy(), expected)
 
 
 def test_encodings_are_propagated_alike(tmp_path: Path) -> None:

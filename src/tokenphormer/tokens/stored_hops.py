@@ -92,7 +92,8 @@ def propagate_in_memory(
 
 
 def row_normalised(x: Features) -> Features:
-    """Every row divided by the sum of its absolute values; empty rows stay empty."""
+    """Every row divided by the sum of its absolute values, as float32; empty rows stay empty."""
+    x = x.astype(np.float32, copy=False)  # sums in half precision would be rounded to it, or end at infinity
     size: Any = abs(x)
     total: NDArray[np.float64] = np.asarray(size.sum(axis=1)).ravel()
     scale = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0).astype(np.float32)
