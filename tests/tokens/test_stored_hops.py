@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import resource
 from pathlib import Path
@@ -89,6 +90,16 @@ def test_they_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "_one_hop", None)
     assert len(stored_hops(graph, "row", 3)) == 3
     assert stored_hops(graph, "row", 0) == []
+
+
+def test_a_copy_with_other_arrays_has_hops_of_its_own(tmp_path: Path) -> None:
+    _, graph = graph_on_disk(tmp_path)
+    other = dataclasses.replace(graph, x=np.asarray(graph.x) + 100)
+    without = dataclasses.replace(graph, y=np.zeros(N, np.int64))
+    for each in (other, graph, without):
+        expected = propagate(propagation_matrix(each, "row"), np.asarray(each.x), 1)[0]
+        assert np.array_equal(dense(stored_hops(each, "row", 1)[0]), expected)
+    assert len(list((tmp_path / "g" / "cache").glob("*.npy"))) == 2, "labels are no part of them"
 
 
 def test_half_precision_rounds_only_what_is_kept(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -17,6 +19,8 @@ from scipy.sparse.csgraph import shortest_path
 from tests.walks.graphs import AWKWARD, extreme_weights, random_graph, transition
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph import Graph
+from tokenphormer.graph.disk import open_graph
+from tokenphormer.graph.disk_writer import write_graph
 from tokenphormer.hashing import mix64, mix64_array
 from tokenphormer.walks import KINDS, Kind, sample_walks
 from tokenphormer.walks.reference import Walker, integer_weights
@@ -209,6 +213,19 @@ def test_chances_are_those_of_the_matrix(graph: Graph) -> None:
             for steps in (1, 2, 3, 4):
                 expected = np.linalg.matrix_power(P, steps)[node, outside].sum()
                 assert walker.chance(node, steps, avoid) == pytest.approx(expected, abs=1e-14)
+
+
+def test_a_copy_of_a_graph_on_disk_walks_by_its_own_edges(tmp_path: Path) -> None:
+    graph = random_graph(1, weights=True)
+    assert graph.edge_weight is not None
+    write_graph(graph, tmp_path / "g")
+    stored = open_graph(tmp_path / "g")
+    other = dataclasses.replace(stored, edge_weight=graph.edge_weight**20)
+    expected = sample_walks(dataclasses.replace(other, stored=None), "uniform")
+    assert (sample_walks(other, "uniform") == expected).all()
+    assert (sample_walks(stored, "uniform") == sample_walks(graph, "uniform")).all()
+    loop = dataclasses.replace(stored, indptr=np.array([0, 1]), indices=np.zeros(1, np.int32), edge_weight=None)
+    assert loop.num_self_loops == 1
 
 
 def test_mix_is_the_same_in_python_and_numpy() -> None:

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from tokenphormer.errors import ResourceError
 from tokenphormer.files import atomic_path, partial_path
 from tokenphormer.graph import Graph
-from tokenphormer.graph.disk import cache_folder, map_array, release, reserve, row_blocks, sparse_rows
+from tokenphormer.graph.disk import cache_folder, cache_name, map_array, release, reserve, row_blocks, sparse_rows
 from tokenphormer.graph.disk_writer import ArrayWriter
-from tokenphormer.graph.graph import Features, Stored
+from tokenphormer.graph.graph import Features
 from tokenphormer.hops import Normalisation
 
 Scale = NDArray[np.float64] | None
@@ -45,7 +45,7 @@ def stored_hops(graph: Graph, normalisation: Normalisation, hops: int, *, normal
     assert stored is not None
     if x is None or not hops:
         return []
-    paths = _paths(stored, normalisation, hops, normalise)
+    paths = _paths(graph, normalisation, hops, normalise)
     with _one_at_a_time(cache_folder(stored)):
         if isinstance(x, np.ndarray):
             _write_dense(graph, x, normalisation, normalise, [path.with_suffix(".npy") for path in paths])
@@ -66,15 +66,17 @@ def hop_bytes(graph: Graph, normalisation: Normalisation, hops: int, *, normalis
     stored, x = graph.stored, graph.x
     if stored is None or x is None:
         return 0
-    paths = _paths(stored, normalisation, hops, normalise)
+    paths = _paths(graph, normalisation, hops, normalise)
     if isinstance(x, np.ndarray):
         return sum(x.nbytes for path in paths if not path.with_suffix(".npy").exists())
     return sum(x.nnz * 12 for path in paths if not path.exists())
 
 
-def _paths(stored: Stored, normalisation: Normalisation, hops: int, normalise: bool) -> list[Path]:
+def _paths(graph: Graph, normalisation: Normalisation, hops: int, normalise: bool) -> list[Path]:
+    assert graph.stored is not None
     kind = f"{normalisation}-scaled" if normalise else normalisation
-    return [cache_folder(stored) / f"{stored.fingerprint[:16]}-{kind}-hop{k}" for k in range(1, hops + 1)]
+    folder, name = cache_folder(graph.stored), cache_name(graph, features=True)
+    return [folder / f"{name}-{kind}-hop{k}" for k in range(1, hops + 1)]
 
 
 def propagate_in_memory(
