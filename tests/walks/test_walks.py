@@ -141,6 +141,22 @@ def test_many_threads_agree() -> None:
     assert answers["1"] == answers["16"]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_processes_that_were_forked_draw_the_same_walks() -> None:
+    """Those of a data loader, say: OpenMP ends them if they use it after their parent did."""
+    code = (
+        "import os; from tests.walks.graphs import *; from tokenphormer.walks import *\n"
+        "graphs = [random_graph(3), extreme_weights()]\n"
+        "draw = lambda: [sample_walks(graph, kind, 5, 6).tolist() for graph in graphs for kind in KINDS]\n"
+        "expected = draw()\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(0 if draw() == expected else 3)\n"
+        "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_these_walks_never_change() -> None:
     """A seed is a promise across versions: these were drawn by the first one."""
     graph = Graph.from_edges([[0, 1, 2, 3, 4, 0, 1], [1, 2, 3, 4, 0, 2, 4]])
