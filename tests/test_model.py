@@ -185,6 +185,19 @@ def test_signs_flip_in_training_only() -> None:
     assert source.batch(nodes).signs is None
 
 
+def test_signs_of_many_eigenvectors_flip_too() -> None:
+    path = Graph.from_edges([range(149), range(1, 150)])
+    source = TokenSource(path, TokenSettings(num_walks=2, laplacian_pe=130), seed=3)
+    source.begin_epoch(1)
+    signs = source.batch(torch.tensor([0])).signs
+    assert signs is not None
+    assert min((signs[64:128] == 1).sum(), (signs[64:128] == -1).sum()) > 16
+    few = TokenSource(path, TokenSettings(num_walks=2, laplacian_pe=64), seed=3)
+    few.begin_epoch(1)
+    assert torch.equal(few.batch(torch.tensor([0])).signs, signs[:64]), "the first are what they were"
+    assert not torch.equal(signs[64:128], signs[:64])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
