@@ -15,6 +15,7 @@ from tokenphormer.graph import Graph
 from tokenphormer.model import ModelSettings, Tokenphormer, WideAttention, dropout
 from tokenphormer.tokens import TokenSettings, TokenSource
 from tokenphormer.tokens import source as source_module
+from tokenphormer.tokens.encodings import laplacian_eigenvectors
 
 
 def small_graph(sparse: bool = False, directed: bool = False, weights: bool = False) -> Graph:
@@ -196,6 +197,12 @@ def test_signs_of_many_eigenvectors_flip_too() -> None:
     few.begin_epoch(1)
     assert torch.equal(few.batch(torch.tensor([0])).signs, signs[:64]), "the first are what they were"
     assert not torch.equal(signs[64:128], signs[:64])
+
+
+@pytest.mark.parametrize("n", [50, 700])
+def test_eigenvectors_without_edges(n: int) -> None:
+    vectors = laplacian_eigenvectors(Graph.from_edges([[], []], num_nodes=n), 3)
+    assert np.array_equal(vectors, np.eye(n, dtype=np.float32)[:, [n - 2, n - 3, n - 4]])
 
 
 @pytest.mark.parametrize(
