@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from tokenphormer.errors import ResourceError
+from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph import Graph
 from tokenphormer.graph.disk import open_graph
 from tokenphormer.graph.disk_writer import write_graph
@@ -109,6 +109,16 @@ def test_half_precision_rounds_only_what_is_kept(tmp_path: Path) -> None:
     for a, b in zip(expected, stored_hops(stored, "symmetric", 3), strict=True):
         assert b.dtype == np.float16
         assert np.array_equal(np.asarray(a).astype(np.float16), np.asarray(b))
+
+
+@pytest.mark.parametrize("way", ["no", "yes"])
+def test_hops_beyond_half_precision_are_refused(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENPHORMER_RESIDENT", way)
+    _, graph = graph_on_disk(tmp_path, half=True, x=np.full((N, WIDTH), 4000.0))
+    with pytest.raises(InputError, match="grow beyond 65,504"):
+        TokenSource(graph, TokenSettings(hop_normalisation="none"))
+    assert not list((tmp_path / "g").glob("cache/*hop*")), "nothing half-written is left"
+    TokenSource(graph, TokenSettings(hop_normalisation="row"))
 
 
 def test_rows_in_half_precision_are_scaled_as_precisely_as_others(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ import scipy.sparse as sp
 from numba import njit, prange
 from numpy.typing import NDArray
 
-from tokenphormer.errors import ResourceError
+from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.files import atomic_path, partial_path
 from tokenphormer.graph import Graph
 from tokenphormer.graph.disk import cache_folder, cache_name, map_array, release, reserve, row_blocks, sparse_rows
 from tokenphormer.graph.disk_writer import ArrayWriter
 from tokenphormer.graph.graph import Features
-from tokenphormer.hops import Normalisation
+from tokenphormer.hops import TOO_LARGE, Normalisation
 
 Scale = NDArray[np.float64] | None
 COLUMN_BYTES = 3 << 30
@@ -34,6 +34,8 @@ and writes every page of the result once more."""
 EDGES_AT_ONCE = 1 << 26
 """Edges that a pass reads before it lets go of them."""
 ROWS_AT_ONCE = 1 << 16
+HALF_LIMIT = 65520.0
+"""Numbers from here on are rounded to infinity in half precision."""
 
 
 def stored_hops(graph: Graph, normalisation: Normalisation, hops: int, *, normalise: bool = False) -> list[Features]:
@@ -228,6 +230,8 @@ def _put(path: Path, columns: NDArray[np.float32], begin: int) -> None:
     file = np.lib.format.open_memmap(path, mode="r+")
     for first in range(0, len(columns), ROWS_AT_ONCE):
         rows = columns[first : first + ROWS_AT_ONCE]
+        if file.dtype == np.float16 and np.abs(rows).max() >= HALF_LIMIT:
+            raise InputError(TOO_LARGE)
         file[first : first + len(rows), begin : begin + columns.shape[1]] = rows
         release(file)
 
