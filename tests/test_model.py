@@ -260,3 +260,7 @@ def test_dropout_on_a_cpu(share: float) -> None:
     assert torch.equal(dropout(x, share), out)
     assert torch.equal(dropout(x, 0.0), x)
     assert dropout(torch.zeros(0, 3), share).shape == (0, 3)
+
+
+def test_dropout_of_nearly_all() -> None:
+    assert dropout(torch.ones(100), 1 - 1e-9).isfinite().all()
