@@ -321,6 +321,7 @@ class Pretrainer:
         numbers = self.document.validation_numbers().tolist()
         nodes = None
         if self.sparse:
+            numbers = numbers[: math.isqrt(LARGE_VALIDATION)]  # of few nodes, they would say little of the others
             each = -(-LARGE_VALIDATION // len(numbers))
             nodes = np.unique(np.linspace(0, self.graph.num_nodes - 1, each).astype(np.int64))
         together = max(1, CHUNK // self.graph.num_nodes)
