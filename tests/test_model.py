@@ -15,6 +15,7 @@ from tokenphormer.graph import Graph
 from tokenphormer.model import ModelSettings, Tokenphormer, WideAttention, dropout
 from tokenphormer.tokens import TokenSettings, TokenSource
 from tokenphormer.tokens import source as source_module
+from tokenphormer.tokens.encodings import laplacian_eigenvectors
 
 
 def small_graph(sparse: bool = False, directed: bool = False, weights: bool = False) -> Graph:
@@ -185,6 +186,25 @@ def test_signs_flip_in_training_only() -> None:
     assert source.batch(nodes).signs is None
 
 
+def test_signs_of_many_eigenvectors_flip_too() -> None:
+    path = Graph.from_edges([range(149), range(1, 150)])
+    source = TokenSource(path, TokenSettings(num_walks=2, laplacian_pe=130), seed=3)
+    source.begin_epoch(1)
+    signs = source.batch(torch.tensor([0])).signs
+    assert signs is not None
+    assert min((signs[64:128] == 1).sum(), (signs[64:128] == -1).sum()) > 16
+    few = TokenSource(path, TokenSettings(num_walks=2, laplacian_pe=64), seed=3)
+    few.begin_epoch(1)
+    assert torch.equal(few.batch(torch.tensor([0])).signs, signs[:64]), "the first are what they were"
+    assert not torch.equal(signs[64:128], signs[:64])
+
+
+@pytest.mark.parametrize("n", [50, 700])
+def test_eigenvectors_without_edges(n: int) -> None:
+    vectors = laplacian_eigenvectors(Graph.from_edges([[], []], num_nodes=n), 3)
+    assert np.array_equal(vectors, np.eye(n, dtype=np.float32)[:, [n - 2, n - 3, n - 4]])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -240,3 +260,7 @@ def test_dropout_on_a_cpu(share: float) -> None:
     assert torch.equal(dropout(x, share), out)
     assert torch.equal(dropout(x, 0.0), x)
     assert dropout(torch.zeros(0, 3), share).shape == (0, 3)
+
+
+def test_dropout_of_nearly_all() -> None:
+    assert dropout(torch.ones(100), 1 - 1e-9).isfinite().all()

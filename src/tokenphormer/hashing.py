@@ -29,7 +29,7 @@ def mix64(value: int) -> int:
     >>> hex(mix64(GOLDEN))
     '0xe220a8397b1dcdaf'
     """
-    value &= MASK64
+    value = int(value) & MASK64  # of NumPy, too, whose integers would overflow
     value = ((value ^ (value >> 30)) * MIX_A) & MASK64
     value = ((value ^ (value >> 27)) * MIX_B) & MASK64
     return value ^ (value >> 31)

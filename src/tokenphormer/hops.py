@@ -18,6 +18,11 @@ from tokenphormer.graph.graph import Features
 
 Normalisation = Literal["symmetric", "row", "none"]
 NORMALISATIONS: tuple[Normalisation, ...] = ("symmetric", "row", "none")
+TOO_LARGE = (
+    "hop features grow beyond 65,504, the largest number in half precision; set hop_normalisation=row or num_hops "
+    "lower, or convert the graph without --float16"
+)
+"""Of graphs on disk, whose hop features are kept in the precision of their features."""
 
 
 def propagation_matrix(graph: Graph, normalisation: Normalisation = "symmetric") -> sp.csr_array:

@@ -233,7 +233,7 @@ def dropout(x: Tensor, share: float) -> Tensor:
     if x.is_cuda:
         return F.dropout(x, share)
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-    zeros = round(share * 2**16)  # of the 2¹⁶ values
+    zeros = min(round(share * 2**16), 2**16 - 1)  # of the 2¹⁶ values
     keep = bits.view(torch.int16)[: x.numel()].view(x.shape) >= zeros - 2**15
     return x * (keep * (2**16 / (2**16 - zeros)))
 

@@ -15,10 +15,13 @@ from tests.tiny import CPU, contents, tiny_graph
 from tests.walks.graphs import directed_with_sinks
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
+from tokenphormer.graph.disk import open_graph
+from tokenphormer.graph.disk_writer import write_graph
 from tokenphormer.sgpm import GraphDocument, PretrainedSGPM, pretraining
 from tokenphormer.sgpm.document import CONTEXT
 from tokenphormer.sgpm.model import CLS, SEP, UNK
 from tokenphormer.sgpm.pretrained import _node_keys, document_fingerprint
+from tokenphormer.sgpm.pretraining import unit_rows
 from tokenphormer.tensor_files import load_tensors, save_tensors
 from tokenphormer.tokens.operators import FeatureRows
 
@@ -261,6 +264,19 @@ def test_keys_are_the_same_however_features_are_stored() -> None:
     assert expected.min() >= 0
     np.testing.assert_array_equal(_node_keys(sparse), expected)
     np.testing.assert_array_equal(_node_keys(with_zeros), expected)
+
+
+def test_features_in_half_precision(tmp_path: Path) -> None:
+    """Of a graph on disk: they are read as the same numbers in float32 are."""
+    x = (100 * np.array(GRAPH.x)).astype(np.float16)  # some squares are beyond half precision
+    write_graph(rebuilt(GRAPH, x=x), tmp_path / "half", half=True)
+    half, single = open_graph(tmp_path / "half"), rebuilt(GRAPH, x=x.astype(np.float32))
+    assert half.x is not None
+    assert half.x.dtype == np.float16
+    np.testing.assert_array_equal(_node_keys(half), _node_keys(single))
+    np.testing.assert_array_equal(unit_rows(half.x), unit_rows(x.astype(np.float32)))
+    found, expected = (PretrainedSGPM.of(pretrained_trainer(graph, epochs=1), "1") for graph in (half, single))
+    assert found.hash == expected.hash
 
 
 def test_keys_tell_ids_values_and_columns_apart(monkeypatch: pytest.MonkeyPatch) -> None:

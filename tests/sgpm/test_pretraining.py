@@ -420,6 +420,15 @@ def test_on_large_graphs_fewer_sentences_are_judged_by(monkeypatch: pytest.Monke
     assert {0, 499} <= set(starts)
 
 
+@pytest.mark.usefixtures("_large")
+def test_many_sentences_to_judge_by_are_of_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretraining, "LARGE_VALIDATION", 100)
+    trainer = Pretrainer(cycle(500), quick(val_sentences=300), CPU)
+    starts = [sentence[0] for part in trainer._validation_sentences() for sentence in part.walks.tolist()]
+    assert len(starts) == 100
+    assert len(set(starts)) == 10
+
+
 def test_features_of_large_graphs_are_read_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     for graph in (tiny_graph(), sparse_features()):
         settings = quick()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import resource
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
-from tokenphormer.errors import ResourceError
+from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph import Graph
 from tokenphormer.graph.disk import open_graph
 from tokenphormer.graph.disk_writer import write_graph
 from tokenphormer.hops import NORMALISATIONS, Normalisation, propagate, propagation_matrix
+from tokenphormer.tokens import TokenSettings, TokenSource
 from tokenphormer.tokens import stored_hops as module
 from tokenphormer.tokens.stored_hops import hop_bytes, propagate_in_memory, row_normalised, stored_hops
 
@@ -89,6 +92,16 @@ def test_they_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert stored_hops(graph, "row", 0) == []
 
 
+def test_a_copy_with_other_arrays_has_hops_of_its_own(tmp_path: Path) -> None:
+    _, graph = graph_on_disk(tmp_path)
+    other = dataclasses.replace(graph, x=np.asarray(graph.x) + 100)
+    without = dataclasses.replace(graph, y=np.zeros(N, np.int64))
+    for each in (other, graph, without):
+        expected = propagate(propagation_matrix(each, "row"), np.asarray(each.x), 1)[0]
+        assert np.array_equal(dense(stored_hops(each, "row", 1)[0]), expected)
+    assert len(list((tmp_path / "g" / "cache").glob("*.npy"))) == 2, "labels are no part of them"
+
+
 def test_half_precision_rounds_only_what_is_kept(tmp_path: Path) -> None:
     graph, stored = graph_on_disk(tmp_path, half=True)
     assert isinstance(stored.x, np.ndarray)
@@ -96,6 +109,27 @@ def test_half_precision_rounds_only_what_is_kept(tmp_path: Path) -> None:
     for a, b in zip(expected, stored_hops(stored, "symmetric", 3), strict=True):
         assert b.dtype == np.float16
         assert np.array_equal(np.asarray(a).astype(np.float16), np.asarray(b))
+
+
+@pytest.mark.parametrize("way", ["no", "yes"])
+def test_hops_beyond_half_precision_are_refused(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENPHORMER_RESIDENT", way)
+    _, graph = graph_on_disk(tmp_path, half=True, x=np.full((N, WIDTH), 4000.0))
+    with pytest.raises(InputError, match="grow beyond 65,504"):
+        TokenSource(graph, TokenSettings(hop_normalisation="none"))
+    assert not list((tmp_path / "g").glob("cache/*hop*")), "nothing half-written is left"
+    TokenSource(graph, TokenSettings(hop_normalisation="row"))
+
+
+def test_rows_in_half_precision_are_scaled_as_precisely_as_others(tmp_path: Path) -> None:
+    x = np.array([[300, 0, 1], [1e-4, 2e-4, 0], [60000, 60000, 60000], [0, 0, 0]], dtype=np.float16)
+    expected = row_normalised(x.astype(np.float32))
+    assert np.array_equal(row_normalised(x), expected)
+    write_graph(Graph.from_edges([[0, 1, 2], [1, 2, 3]], x=x), tmp_path / "g", half=True)
+    settings = TokenSettings(num_walks=0, num_hops=0, normalise_features=True)
+    rows = TokenSource(open_graph(tmp_path / "g"), settings).batch(torch.arange(4)).rows.dense
+    assert rows is not None
+    assert np.array_equal(rows.numpy(), expected)
 
 
 def test_encodings_are_propagated_alike(tmp_path: Path) -> None:

@@ -126,7 +126,9 @@ def test_only_rows_that_walks_visit_are_read(tmp_path: Path) -> None:
     config = tiny_config(num_walks=3, walk_length=2, num_hops=2)
     stored_hops(graph, config.hop_normalisation, 2)
     x: Any = np.asarray(graph.x).view(Watched)
-    watched = dataclasses.replace(graph, x=x)
+    assert graph.stored is not None
+    content = (*graph.content[:3], x, *graph.content[4:])  # it is the folder's own, so hops are those that are there
+    watched = dataclasses.replace(graph, x=x, stored=dataclasses.replace(graph.stored, content=content))
     Watched.rows.clear()
     method = TokenphormerMethod(watched, config, 3, CPU)
     assert not Watched.rows, "nothing is read before the first batch"

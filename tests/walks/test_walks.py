@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -17,6 +19,8 @@ from scipy.sparse.csgraph import shortest_path
 from tests.walks.graphs import AWKWARD, extreme_weights, random_graph, transition
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph import Graph
+from tokenphormer.graph.disk import open_graph
+from tokenphormer.graph.disk_writer import write_graph
 from tokenphormer.hashing import mix64, mix64_array
 from tokenphormer.walks import KINDS, Kind, sample_walks
 from tokenphormer.walks.reference import Walker, integer_weights
@@ -137,6 +141,22 @@ def test_many_threads_agree() -> None:
     assert answers["1"] == answers["16"]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_processes_that_were_forked_draw_the_same_walks() -> None:
+    """Those of a data loader, say: OpenMP ends them if they use it after their parent did."""
+    code = (
+        "import os; from tests.walks.graphs import *; from tokenphormer.walks import *\n"
+        "graphs = [random_graph(3), extreme_weights()]\n"
+        "draw = lambda: [sample_walks(graph, kind, 5, 6).tolist() for graph in graphs for kind in KINDS]\n"
+        "expected = draw()\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(0 if draw() == expected else 3)\n"
+        "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_these_walks_never_change() -> None:
     """A seed is a promise across versions: these were drawn by the first one."""
     graph = Graph.from_edges([[0, 1, 2, 3, 4, 0, 1], [1, 2, 3, 4, 0, 2, 4]])
@@ -211,6 +231,19 @@ def test_chances_are_those_of_the_matrix(graph: Graph) -> None:
                 assert walker.chance(node, steps, avoid) == pytest.approx(expected, abs=1e-14)
 
 
+def test_a_copy_of_a_graph_on_disk_walks_by_its_own_edges(tmp_path: Path) -> None:
+    graph = random_graph(1, weights=True)
+    assert graph.edge_weight is not None
+    write_graph(graph, tmp_path / "g")
+    stored = open_graph(tmp_path / "g")
+    other = dataclasses.replace(stored, edge_weight=graph.edge_weight**20)
+    expected = sample_walks(dataclasses.replace(other, stored=None), "uniform")
+    assert (sample_walks(other, "uniform") == expected).all()
+    assert (sample_walks(stored, "uniform") == sample_walks(graph, "uniform")).all()
+    loop = dataclasses.replace(stored, indptr=np.array([0, 1]), indices=np.zeros(1, np.int32), edge_weight=None)
+    assert loop.num_self_loops == 1
+
+
 def test_mix_is_the_same_in_python_and_numpy() -> None:
     values = np.random.default_rng(0).integers(0, 2**64, 1000, dtype=np.uint64)
     assert mix64_array(values).tolist() == [mix64(int(v)) for v in values]
@@ -259,6 +292,15 @@ def test_seeds_of_any_size_are_taken_modulo_two_to_the_64() -> None:
     for seed in (-1, 2**64 - 1):
         walks = sample_walks(graph, "uniform", 2, 3, seed=seed).numpy()
         np.testing.assert_array_equal(walks, sample_walks(graph, "uniform", 2, 3, seed=2**64 - 1).numpy())
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("backend", ["reference", *FAST])
+def test_integers_of_numpy_are_as_good(backend: Backend) -> None:
+    graph = random_graph(1)
+    for kind in KINDS:
+        small = sample_walks(graph, kind, np.int8(100), np.int16(3), None, np.int8(2), np.int64(7), backend=backend)
+        assert (small == sample_walks(graph, kind, 100, 3, None, 2, 7, backend=backend)).all()
 
 
 def test_a_device_that_torch_was_not_built_for_is_told_in_a_line() -> None:

@@ -285,6 +285,19 @@ def cache_folder(stored: Stored) -> Path:
     return user_cache() / "stored" / stored.fingerprint[:16]
 
 
+def cache_name(graph: Graph, *, features: bool) -> str:
+    """What files begin with that are derived from the edges of a graph on disk, or from its edges and features.
+
+    It is of the folder's fingerprint, unless a copy of the graph has other ones: then of theirs.
+    """
+    assert graph.stored is not None
+    count = 4 if features else 3  # indptr, indices, edge_weight, x
+    if all(a is b for a, b in zip(graph.content[:count], graph.stored.content[:count], strict=True)):
+        return graph.stored.fingerprint[:16]
+    x = graph.x if features else None
+    return Graph(graph.indptr, graph.indices, graph.edge_weight, x, directed=graph.directed).fingerprint[:16]
+
+
 def read_pieces(path: Path) -> Iterator[NDArray[Any]]:
     """The values of a `.npy` file in order, some at a time, through ordinary reads."""
     with path.open("rb") as file:

@@ -122,7 +122,7 @@ class Graph:
     @cached_property
     def num_self_loops(self) -> int:
         """Number of edges from a node to itself; 0 unless they were asked for."""
-        if self.stored is not None:
+        if self.stored is not None and self.indices is self.stored.content[1]:
             return self.stored.num_self_loops
         loops = 0
         for first in range(0, self.num_nodes, 1 << 20):  # in pieces: a large graph must not need E more integers

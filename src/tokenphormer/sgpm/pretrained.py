@@ -241,10 +241,10 @@ def _node_keys(graph: Graph) -> NDArray[np.int64]:
 
 def _row_keys(x: Any) -> NDArray[np.uint64]:
     """(rows) a hash of each row's values that are not 0, and of their columns."""
-    entries = sp.coo_array(x)
+    entries = sp.coo_array(x.astype(np.float32, copy=False))  # SciPy knows no half precision
     there = entries.data != 0  # a sparse matrix may hold zeros
     row, column = (index[there].astype(np.uint64) for index in entries.coords)
-    value = entries.data[there].astype(np.float32).view(np.uint32).astype(np.uint64)
+    value = entries.data[there].view(np.uint32).astype(np.uint64)
     keys = np.zeros(entries.shape[0], dtype=np.uint64)
     np.add.at(keys, row, mix64_array((value + np.uint64(1)) * mix64_array(column + np.uint64(1))))
     return keys

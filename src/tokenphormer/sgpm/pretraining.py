@@ -109,11 +109,12 @@ class GraphInputs:
 
 
 def unit_rows(x: Features) -> Features:
-    """Every row scaled to length 1; empty rows stay empty.
+    """Every row scaled to length 1, as float32; empty rows stay empty.
 
     A projection begins with weights of about 1 / √F, so such rows come out as large as the vectors of nodes and
     positions that they are added to. Rows of hundreds of ones come out fifteen times as large.
     """
+    x = x.astype(np.float32, copy=False)  # squares of half precision end at infinity from 256 on
     square: Any = x * x
     length = np.sqrt(np.asarray(square.sum(axis=1), dtype=np.float64)).ravel()
     scale = np.divide(1.0, length, out=np.zeros(len(length)), where=length > 0).astype(np.float32)
@@ -320,6 +321,7 @@ class Pretrainer:
         numbers = self.document.validation_numbers().tolist()
         nodes = None
         if self.sparse:
+            numbers = numbers[: math.isqrt(LARGE_VALIDATION)]  # of few nodes, they would say little of the others
             each = -(-LARGE_VALIDATION // len(numbers))
             nodes = np.unique(np.linspace(0, self.graph.num_nodes - 1, each).astype(np.int64))
         together = max(1, CHUNK // self.graph.num_nodes)

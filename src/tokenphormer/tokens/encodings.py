@@ -31,12 +31,13 @@ def laplacian_eigenvectors(graph: Graph, count: int) -> NDArray[np.float32]:
     normal = sp.csr_array(sp.diags_array(root) @ adjacency @ sp.diags_array(root))
     if n < DENSE_BELOW:
         _, vectors = np.linalg.eigh(normal.toarray())
-        chosen = vectors[:, ::-1][:, 1 : count + 1]
+    elif not normal.nnz:  # which Lanczos cannot begin with; any vectors would do, these are those of `eigh`
+        vectors = np.eye(n, count + 1, count + 1 - n)
     else:
         # The smallest of the Laplacian are the largest of the normalised adjacency, which Lanczos finds quickly.
         start = np.random.RandomState(0).rand(n)
         _, vectors = eigsh(normal, k=count + 1, which="LA", v0=start, tol=1e-6)
-        chosen = vectors[:, ::-1][:, 1:]
+    chosen = vectors[:, ::-1][:, 1 : count + 1]
     largest = chosen[np.abs(chosen).argmax(axis=0), np.arange(count)]
     signed: NDArray[np.float32] = (chosen * np.where(largest < 0, -1.0, 1.0)).astype(np.float32)
     return signed

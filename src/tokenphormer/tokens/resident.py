@@ -29,7 +29,7 @@ from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.graph.disk import row_blocks
 from tokenphormer.graph.to_device import is_of_folder, stored_tensor
-from tokenphormer.hops import Normalisation
+from tokenphormer.hops import TOO_LARGE, Normalisation
 from tokenphormer.tokens.operators import FeatureRows
 from tokenphormer.walks.portable import Csr
 from tokenphormer.walks.sampling import csr_tensors, has_tensors
@@ -164,6 +164,8 @@ def propagate_on_device(
             hop_kernel.one_hop(csr.indptr, csr.indices, left, factor, own, x, out)
         else:
             one_hop(graph, csr, left, factor, own, x, out)
+        if out.dtype == torch.float16 and not all(part.isfinite().all() for part in torch.split(out, ROWS_AT_ONCE)):
+            raise InputError(TOO_LARGE)
         x = out
         result.append(out)
     return result

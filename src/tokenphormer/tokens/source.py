@@ -204,7 +204,8 @@ class TokenSource:
         self._use(epoch if self.settings.fresh_walks else 0)
         count = self.settings.laplacian_pe
         if count:
-            bits = mix64(mix64(self.seed) ^ mix64(epoch))
+            key = mix64(self.seed) ^ mix64(epoch)
+            bits = sum(mix64(key + word * GOLDEN) << (64 * word) for word in range(-(-count // 64)))
             signs = torch.ones(self.num_features, device=self.device)
             first = self.graph.num_features
             signs[first : first + count] = torch.tensor([1.0 - 2.0 * ((bits >> i) & 1) for i in range(count)])

@@ -19,13 +19,13 @@ import scipy.sparse as sp
 from numba import njit, prange
 from numpy.typing import NDArray
 
-from tokenphormer.errors import ResourceError
+from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.files import atomic_path, partial_path
 from tokenphormer.graph import Graph
-from tokenphormer.graph.disk import cache_folder, map_array, release, reserve, row_blocks, sparse_rows
+from tokenphormer.graph.disk import cache_folder, cache_name, map_array, release, reserve, row_blocks, sparse_rows
 from tokenphormer.graph.disk_writer import ArrayWriter
-from tokenphormer.graph.graph import Features, Stored
-from tokenphormer.hops import Normalisation
+from tokenphormer.graph.graph import Features
+from tokenphormer.hops import TOO_LARGE, Normalisation
 
 Scale = NDArray[np.float64] | None
 COLUMN_BYTES = 3 << 30
@@ -34,6 +34,8 @@ and writes every page of the result once more."""
 EDGES_AT_ONCE = 1 << 26
 """Edges that a pass reads before it lets go of them."""
 ROWS_AT_ONCE = 1 << 16
+HALF_LIMIT = 65520.0
+"""Numbers from here on are rounded to infinity in half precision."""
 
 
 def stored_hops(graph: Graph, normalisation: Normalisation, hops: int, *, normalise: bool = False) -> list[Features]:
@@ -45,7 +47,7 @@ def stored_hops(graph: Graph, normalisation: Normalisation, hops: int, *, normal
     assert stored is not None
     if x is None or not hops:
         return []
-    paths = _paths(stored, normalisation, hops, normalise)
+    paths = _paths(graph, normalisation, hops, normalise)
     with _one_at_a_time(cache_folder(stored)):
         if isinstance(x, np.ndarray):
             _write_dense(graph, x, normalisation, normalise, [path.with_suffix(".npy") for path in paths])
@@ -66,15 +68,17 @@ def hop_bytes(graph: Graph, normalisation: Normalisation, hops: int, *, normalis
     stored, x = graph.stored, graph.x
     if stored is None or x is None:
         return 0
-    paths = _paths(stored, normalisation, hops, normalise)
+    paths = _paths(graph, normalisation, hops, normalise)
     if isinstance(x, np.ndarray):
         return sum(x.nbytes for path in paths if not path.with_suffix(".npy").exists())
     return sum(x.nnz * 12 for path in paths if not path.exists())
 
 
-def _paths(stored: Stored, normalisation: Normalisation, hops: int, normalise: bool) -> list[Path]:
+def _paths(graph: Graph, normalisation: Normalisation, hops: int, normalise: bool) -> list[Path]:
+    assert graph.stored is not None
     kind = f"{normalisation}-scaled" if normalise else normalisation
-    return [cache_folder(stored) / f"{stored.fingerprint[:16]}-{kind}-hop{k}" for k in range(1, hops + 1)]
+    folder, name = cache_folder(graph.stored), cache_name(graph, features=True)
+    return [folder / f"{name}-{kind}-hop{k}" for k in range(1, hops + 1)]
 
 
 def propagate_in_memory(
@@ -92,7 +96,8 @@ def propagate_in_memory(
 
 
 def row_normalised(x: Features) -> Features:
-    """Every row divided by the sum of its absolute values; empty rows stay empty."""
+    """Every row divided by the sum of its absolute values, as float32; empty rows stay empty."""
+    x = x.astype(np.float32, copy=False)  # sums in half precision would be rounded to it, or end at infinity
     size: Any = abs(x)
     total: NDArray[np.float64] = np.asarray(size.sum(axis=1)).ravel()
     scale = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0).astype(np.float32)
@@ -225,6 +230,8 @@ def _put(path: Path, columns: NDArray[np.float32], begin: int) -> None:
     file = np.lib.format.open_memmap(path, mode="r+")
     for first in range(0, len(columns), ROWS_AT_ONCE):
         rows = columns[first : first + ROWS_AT_ONCE]
+        if file.dtype == np.float16 and np.abs(rows).max() >= HALF_LIMIT:
+            raise InputError(TOO_LARGE)
         file[first : first + len(rows), begin : begin + columns.shape[1]] = rows
         release(file)
 

@@ -45,6 +45,7 @@ def write_walks(
     """
     path = Path(path)
     chosen = check_request(graph, kind, num_walks, length, nodes, jump_radius, seed)
+    num_walks, length, jump_radius, seed = map(int, (num_walks, length, jump_radius, seed))  # NumPy's overflow
     starts = np.arange(graph.num_nodes) if chosen is None else chosen
     if path.suffix not in (".npy", ".txt"):
         raise InputError(f"{path}: expected a name that ends in .npy (an array) or .txt (one walk a line)")

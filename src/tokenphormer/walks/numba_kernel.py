@@ -9,10 +9,16 @@ The graph must have an edge: rows that are not there are read at place 0, and wh
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 from numba import njit, prange
+from numba.np.ufunc import threading_layer
 
 from tokenphormer.hashing import GOLDEN, MIX_A, MIX_B
 from tokenphormer.walks.reference import ATTEMPTS
@@ -372,3 +378,33 @@ def finish_jumps(
                 end, draws = _jump_by_law(indptr, indices, running, current, avoid, radius, key, draws)
             previous, current = current, end
             out[i, step] = end
+
+
+# -------------------------------------------------------------------- in processes that were forked
+
+_forked = False
+
+
+def _after_fork() -> None:
+    """GNU's OpenMP ends a process that was forked from one that used it, as soon as it uses it too."""
+    global _forked
+    with suppress(ValueError):  # no thread was started yet
+        _forked = _forked or threading_layer() == "omp"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def here(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel as this process can run it: on all cores, or, forked from one that did so (a data loader's), on one."""
+    return _on_one_core(kernel) if _forked else kernel
+
+
+@cache
+def _on_one_core(kernel: Any) -> Callable[..., Any]:
+    plain = kernel.py_func
+    alone = FunctionType(plain.__code__, plain.__globals__, f"{plain.__name__}_on_one_core")
+    alone.__module__, alone.__qualname__ = plain.__module__, alone.__name__  # Numba's cache goes by the name
+    compiled: Callable[..., Any] = njit(cache=True, nogil=True)(alone)
+    return compiled

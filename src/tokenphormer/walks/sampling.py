@@ -54,6 +54,7 @@ def sample_walks(
     import torch
 
     starts = check_request(graph, kind, num_walks, length, nodes, jump_radius, seed, backend)
+    num_walks, length, jump_radius, seed = map(int, (num_walks, length, jump_radius, seed))  # NumPy's overflow
     where = check_device(device)
     shape = (graph.num_nodes if starts is None else len(starts), num_walks, length + 1)
     if backend == "auto":
@@ -135,12 +136,12 @@ def sample_into(
     rows = csr_arrays(graph)
     flat = walks.reshape(-1, length + 1)
     assert flat.base is not None, "walks must be contiguous, or the result would go into a copy"
-    base = np.uint64(base_key(seed, kind))
+    base, here = np.uint64(base_key(seed, kind)), numba_kernel.here
     if kind == "uniform":
-        numba_kernel.uniform(*rows, starts, num_walks, length, base, flat)
+        here(numba_kernel.uniform)(*rows, starts, num_walks, length, base, flat)
     elif kind == "non_backtracking":
-        numba_kernel.non_backtracking(*rows, starts, num_walks, length, base, flat)
-    elif numba_kernel.jump(*rows, starts, num_walks, length, base, flat, jump_radius, kind == "jump"):
+        here(numba_kernel.non_backtracking)(*rows, starts, num_walks, length, base, flat)
+    elif here(numba_kernel.jump)(*rows, starts, num_walks, length, base, flat, jump_radius, kind == "jump"):
         _finish(walks, graph, kind, starts, jump_radius, seed)
 
 
@@ -154,7 +155,7 @@ def _finish(
     again = np.empty((len(row), walks.shape[2]), dtype=np.int32)
     base = np.uint64(base_key(seed, kind))
     begin = row if starts is None else starts[row]
-    numba_kernel.finish_jumps(
+    numba_kernel.here(numba_kernel.finish_jumps)(
         *csr_arrays(graph), begin, index.astype(np.int64), base, again, jump_radius, kind == "jump"
     )
     walks[row, index] = again
