@@ -64,11 +64,12 @@ RECIPE = """\
 Without `--config`, `tokenphormer train` looks at the edges between training nodes: how much more often their ends are
 of one class than chance would have it (adjusted homophily, 1 is always, 0 as by chance). From 0.4 on, or with hardly
 any such edge, the recipe is *near scores* where nodes have fewer than three neighbours on average, else *agreeing*
-where features are like words (less than 5 % of them are not 0, but at least four a node), else *deep scores*, or
-*many hops* on a GPU where nodes have ten neighbours or more. From 0.05 on, by two standard errors, it is *alike*;
+where features are like words (less than 5 % of them are not 0) and nodes have at least four, else *deep scores*, or
+*many hops* on a GPU where nodes have ten neighbours or more, or fewer words than four. From 0.05 on, by two standard errors, it is *alike*;
 below that *unlike*, or, with fewer than 1,000 training nodes, *own features*, which reads no neighbour at all. The
 others are tried by [`tokenphormer tune`](tune.md) and the [benchmark](benchmark.md), which says where they come from.
-On a CPU all of them are made smaller, and all but *alike* do without `consistency`, which takes twice the time.
+On a CPU all of them are made smaller, and all but *alike* do without `consistency`, which takes twice the time; where
+they had it, `weight_average` is 0.9 instead.
 Graphs on disk or of more than 200,000 nodes are read in batches instead: on a CPU with the last line, on a GPU with
 the defaults.
 Where a recipe differs from the defaults:

@@ -25,9 +25,9 @@ from tokenphormer.training.presets import (
     SMALL,
     alikeness,
     config_for,
-    reads_words,
     recipe_for,
     split_for,
+    words_of,
 )
 
 # From the paper's "Experiment Details" and, where that is silent, the authors' code.
@@ -159,24 +159,25 @@ def two_groups(alike: float, num_nodes: int = 400) -> Graph:
 @pytest.mark.parametrize(
     ("alike", "num_nodes", "words", "recipe", "on_cpu"),
     [
-        (0.95, 400, True, "agreeing", "agreeing"),
-        (0.75, 400, True, "agreeing", "agreeing"),
-        (0.95, 400, False, "many hops", "deep scores"),
-        (0.95, 1200, False, "deep scores", "deep scores"),
-        (0.95, 2200, True, "near scores", "near scores"),
-        (0.95, 2200, False, "near scores", "near scores"),
-        (0.6, 400, True, "alike", "alike"),
-        (0.5, 400, True, "own features", "own features"),
-        (0.1, 400, False, "own features", "own features"),
-        (0.1, 1900, True, "unlike", "unlike"),
+        (0.95, 400, 4, "agreeing", "agreeing"),
+        (0.75, 400, 4, "agreeing", "agreeing"),
+        (0.95, 400, 50, "many hops", "deep scores"),
+        (0.95, 1200, 50, "deep scores", "deep scores"),
+        (0.95, 1200, 3, "many hops", "deep scores"),
+        (0.95, 2200, 4, "near scores", "near scores"),
+        (0.95, 2200, 50, "near scores", "near scores"),
+        (0.6, 400, 4, "alike", "alike"),
+        (0.5, 400, 4, "own features", "own features"),
+        (0.1, 400, 50, "own features", "own features"),
+        (0.1, 1900, 4, "unlike", "unlike"),
     ],
 )
 def test_neighbours_and_features_decide_on_the_recipe(
-    alike: float, num_nodes: int, words: bool, recipe: str, on_cpu: str
+    alike: float, num_nodes: int, words: int, recipe: str, on_cpu: str
 ) -> None:
     graph = two_groups(alike, num_nodes)
     x = np.zeros((num_nodes, 100), np.float32)
-    x[:, : 4 if words else 50] = 1
+    x[:, :words] = 1
     graph = dataclasses.replace(graph, x=x)
     split = make_split(graph, "stratified", 0)
     found = alikeness(graph, split.train)
@@ -185,23 +186,22 @@ def test_neighbours_and_features_decide_on_the_recipe(
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert (recipe_for(graph, split.train, gpu), recipe_for(graph, split.train, cpu)) == (recipe, on_cpu)
     assert config_for(graph, split, gpu) == Config().replace(RECIPES[recipe])
-    once = {} if on_cpu == "alike" else {"consistency": 0.0}
+    once = {"consistency": 0.0, "weight_average": 0.9} if on_cpu in ("agreeing", "near scores") else {}
     assert config_for(graph, split, cpu) == Config().replace(RECIPES[on_cpu] | CPU_SIZE | once)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize(
-    ("words", "of", "like_words"),
-    [(4, 100, True), (3, 100, False), (5, 100, False), (30, 1000, True), (30, 300, False)],
+    ("words", "of", "found"), [(4, 100, 4), (3, 100, 3), (5, 100, None), (30, 1000, 30), (30, 300, None), (0, 100, None)]
 )
 def test_which_features_are_like_words(
-    words: int, of: int, like_words: bool, form: Callable[[NDArray[np.float32]], Any]
+    words: int, of: int, found: float | None, form: Callable[[NDArray[np.float32]], Any]
 ) -> None:
     x = np.zeros((10, of), np.float32)
     for node in range(10):
         x[node, node : node + words] = -1
-    assert reads_words(Graph.from_edges(np.array([[0], [1]]), 10, x=form(x), y=np.arange(10) % 2)) == like_words
-    assert not reads_words(Graph.from_edges(np.array([[0], [1]]), 10))
+    assert words_of(Graph.from_edges(np.array([[0], [1]]), 10, x=form(x), y=np.arange(10) % 2)) == found
+    assert words_of(Graph.from_edges(np.array([[0], [1]]), 10)) is None
 
 
 def test_only_training_nodes_are_looked_at() -> None:

@@ -117,7 +117,7 @@ LOW_DEGREE, HIGH_DEGREE = 3.0, 10.0
 """Mean number of neighbours: below the first, scores are not passed on far; from the second on, hops say most."""
 RARE_WORDS, ENOUGH_WORDS = 0.05, 4.0
 """Features are taken for words, most of them too rare to be learned, if a smaller share of them is not 0; and so much
-is left out in training only if a node has this many of them, on average."""
+is left out in training only if a node has this many of them, on average. Of nodes with fewer, hops say most."""
 
 
 def alikeness(graph: Graph, nodes: NDArray[np.int64]) -> tuple[float, float] | None:
@@ -140,13 +140,13 @@ def alikeness(graph: Graph, nodes: NDArray[np.int64]) -> tuple[float, float] | N
     return (same - chance) / (1 - chance), float(np.sqrt(same * (1 - same) / edges)) / (1 - chance)
 
 
-def reads_words(graph: Graph) -> bool:
-    """Whether a graph's features are like words: few of many are not 0, but a node has some."""
+def words_of(graph: Graph) -> float | None:
+    """How many features a node has, on average, where they are like words: few of many are not 0. None elsewhere."""
     if graph.x is None or not min(graph.x.shape):
-        return False
+        return None
     nonzero = int(graph.x.count_nonzero() if sparse.issparse(graph.x) else np.count_nonzero(graph.x))
     nodes, features = graph.x.shape
-    return bool(nonzero < RARE_WORDS * nodes * features and nonzero >= ENOUGH_WORDS * nodes)
+    return nonzero / nodes if 0 < nonzero < RARE_WORDS * nodes * features else None
 
 
 def recipe_for(graph: Graph, nodes: NDArray[np.int64], device: torch.device) -> str:
@@ -156,9 +156,11 @@ def recipe_for(graph: Graph, nodes: NDArray[np.int64], device: torch.device) -> 
         degree = graph.num_directed_edges / graph.num_nodes
         if degree < LOW_DEGREE:
             return "near scores"
-        if reads_words(graph):
+        words = words_of(graph)
+        if words is not None and words >= ENOUGH_WORDS:
             return "agreeing"
-        return "deep scores" if degree < HIGH_DEGREE or device.type == "cpu" else "many hops"
+        by_hops = degree >= HIGH_DEGREE or words is not None
+        return "many hops" if by_hops and device.type != "cpu" else "deep scores"
     if share - 2 * error >= 0.05:  # a few edges may be alike by luck
         return "alike"
     return "own features" if len(nodes) < FEW_NODES else "unlike"
