@@ -20,7 +20,7 @@ from tokenphormer import sgpm
 from tokenphormer.model import ModelSettings
 from tokenphormer.tokens import TokenSettings
 from tokenphormer.training import Config, TrainingSettings
-from tokenphormer.training.presets import CONFIGS, CPU_SIZE, RECIPES, SMALL
+from tokenphormer.training.presets import CONFIGS, CPU_CHANGES, CPU_SIZE, RECIPES, SMALL
 
 GROUPS: dict[str, type] = {"Tokens": TokenSettings, "Model": ModelSettings, "Training": TrainingSettings}
 
@@ -64,12 +64,12 @@ RECIPE = """\
 Without `--config`, `tokenphormer train` looks at the edges between training nodes: how much more often their ends are
 of one class than chance would have it (adjusted homophily, 1 is always, 0 as by chance). From 0.4 on, or with hardly
 any such edge, the recipe is *near scores* where nodes have fewer than three neighbours on average, else *agreeing*
-where features are like words (less than 5 % of them are not 0) and nodes have at least four, else *deep scores*, or
-*many hops* on a GPU where nodes have ten neighbours or more, or fewer words than four. From 0.05 on, by two standard errors, it is *alike*;
-below that *unlike*, or, with fewer than 1,000 training nodes, *own features*, which reads no neighbour at all. The
-others are tried by [`tokenphormer tune`](tune.md) and the [benchmark](benchmark.md), which says where they come from.
-On a CPU all of them are made smaller, and all but *alike* do without `consistency`, which takes twice the time; where
-they had it, `weight_average` is 0.9 instead.
+where features are like words (less than 5 % of them are not 0) and nodes have at least four, *many hops* where they
+have fewer, or, on a GPU, ten neighbours or more, else *deep scores*. From 0.05 on, by two standard errors, it is
+*alike*; below that *unlike*, or, with fewer than 1,000 training nodes, *own features*, which reads no neighbour at
+all. The others are tried by [`tokenphormer tune`](tune.md) and the [benchmark](benchmark.md), which says where they
+come from.
+On a CPU all of them are made smaller, and all but *alike* do without `consistency`, which takes twice the time.
 Graphs on disk or of more than 200,000 nodes are read in batches instead: on a CPU with the last line, on a GPU with
 the defaults.
 Where a recipe differs from the defaults:
@@ -132,8 +132,9 @@ def recipes() -> list[str]:
     """How the recipes differ from the defaults."""
     usual = Config().to_dict()
     lines = ["| recipe | settings |", "|---|---|"]
-    for name, values in {**RECIPES, "on a CPU, besides": CPU_SIZE, "large, on a CPU": SMALL}.items():
-        other = {key: value for key, value in values.items() if usual[key] != value or values is CPU_SIZE}
+    small = {"on a CPU, besides": CPU_SIZE} | {f"*{name}* on a CPU": values for name, values in CPU_CHANGES.items()}
+    for name, values in (RECIPES | small | {"large, on a CPU": SMALL}).items():
+        other = {key: value for key, value in values.items() if usual[key] != value or name in small}
         lines.append(f"| {name} | {', '.join(f'`{key}` {show(value)}' for key, value in other.items())} |")
     return lines
 

@@ -52,7 +52,8 @@ def test_values_on_a_cpu(script: ModuleType) -> None:
 
 def test_recipes(script: ModuleType) -> None:
     lines = {line.split("|")[1].strip(): line for line in script.recipes()[2:]}
-    assert list(lines) == [*presets.RECIPES, "on a CPU, besides", "large, on a CPU"]
+    on_cpu = [f"*{name}* on a CPU" for name in presets.CPU_CHANGES]
+    assert list(lines) == [*presets.RECIPES, "on a CPU, besides", *on_cpu, "large, on a CPU"]
     for name, recipe in presets.RECIPES.items():
         for key, value in recipe.items():
             told = f"`{key}` {script.show(value)}" in lines[name]

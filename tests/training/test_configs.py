@@ -20,6 +20,7 @@ from tokenphormer.graph.datasets import DATASETS
 from tokenphormer.training import Config, presets
 from tokenphormer.training.presets import (
     CONFIGS,
+    CPU_CHANGES,
     CPU_SIZE,
     RECIPES,
     SMALL,
@@ -163,7 +164,7 @@ def two_groups(alike: float, num_nodes: int = 400) -> Graph:
         (0.75, 400, 4, "agreeing", "agreeing"),
         (0.95, 400, 50, "many hops", "deep scores"),
         (0.95, 1200, 50, "deep scores", "deep scores"),
-        (0.95, 1200, 3, "many hops", "deep scores"),
+        (0.95, 1200, 3, "many hops", "many hops"),
         (0.95, 2200, 4, "near scores", "near scores"),
         (0.95, 2200, 50, "near scores", "near scores"),
         (0.6, 400, 4, "alike", "alike"),
@@ -186,13 +187,15 @@ def test_neighbours_and_features_decide_on_the_recipe(
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert (recipe_for(graph, split.train, gpu), recipe_for(graph, split.train, cpu)) == (recipe, on_cpu)
     assert config_for(graph, split, gpu) == Config().replace(RECIPES[recipe])
-    once = {"consistency": 0.0, "weight_average": 0.9} if on_cpu in ("agreeing", "near scores") else {}
-    assert config_for(graph, split, cpu) == Config().replace(RECIPES[on_cpu] | CPU_SIZE | once)
+    small = config_for(graph, split, cpu)
+    assert small == Config().replace(RECIPES[on_cpu] | CPU_SIZE | CPU_CHANGES.get(on_cpu, {}))
+    assert bool(small.consistency) == (on_cpu == "alike")
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize(
-    ("words", "of", "found"), [(4, 100, 4), (3, 100, 3), (5, 100, None), (30, 1000, 30), (30, 300, None), (0, 100, None)]
+    ("words", "of", "found"),
+    [(4, 100, 4), (3, 100, 3), (5, 100, None), (30, 1000, 30), (30, 300, None), (0, 100, None)],
 )
 def test_which_features_are_like_words(
     words: int, of: int, found: float | None, form: Callable[[NDArray[np.float32]], Any]
