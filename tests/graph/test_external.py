@@ -119,6 +119,15 @@ def test_features_from_anywhere(tmp_path: Path, form: str, monkeypatch: pytest.M
     assert graph.num_features == {"columns": 3, "nothing": 0}.get(form, 7)
 
 
+def test_sparse_features_in_any_order_are_the_same_graph(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "id\na\nb\n", "source,target\na,b\n")
+    parts = np.array([1, 2, 4, 8], np.float32), np.array([2, 0, 1, 1]), np.array([0, 2, 4])
+    sp.save_npz(folder / "features.npz", sp.csr_array(parts, shape=(2, 3)))
+    graph = converted(folder)
+    assert same(read_folder(folder), graph)
+    assert sp.csr_array(graph.x).toarray().tolist() == [[2, 0, 1], [0, 12, 0]]
+
+
 def test_numbers_as_ids(tmp_path: Path) -> None:
     nodes = {"id": [10, 2, 7], "label": pd.Series([3, None, 20], dtype="Int64")}
     nodes["split"] = pd.Series(["train", None, "test"], dtype="category")

@@ -262,6 +262,8 @@ def _read_features_file(path: Path, n: int) -> Features:
             raise ValueError(f"shape {x.shape}; expected {n} rows, as in the nodes table, and some columns")
         with np.errstate(over="ignore"):
             x = x.astype(np.float32)
+            if sparse:  # columns in order, each once, as a graph has them: products of matrices are saved otherwise
+                x.sum_duplicates()
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
         raise InputError(f"{path}: not a matrix of features: {error}") from error
     bad = np.argwhere(~np.isfinite(x.data if sparse else x))
