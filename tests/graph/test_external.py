@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +339,15 @@ def test_damaged_features(tmp_path: Path) -> None:
     assert "features.npz: not a readable .npz, perhaps truncated (Bad CRC-32" in refused(folder)
     (folder / "features.npz").write_bytes(content[:5000])
     assert "features.npz: not a readable .npz" in refused(folder)
+    np.savez_compressed(folder / "features.npz", np.random.default_rng(0).random((4, 500)))
+    content = bytearray((folder / "features.npz").read_bytes())
+    for place in range(40, 80):  # the archive's header, and the beginning of what is compressed
+        changed = content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+        (folder / "features.npz").write_bytes(changed)
+        with suppress(InputError):
+            read_folder(folder)
+            continue
+        assert "features.npz: not a readable .npz" in refused(folder)
     np.savez(folder / "features.npz", np.where(np.eye(4), np.nan, 1))
     assert "features.npz, row 0, column 0: nan; expected a finite float32 number" in refused(folder)
     np.savez(folder / "features.npz", np.ones((3, 2)))
