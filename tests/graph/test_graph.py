@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.files import atomic_path, load_arrays
 from tokenphormer.graph import Graph, Split
+from tokenphormer.graph.tables import read_node_list
 
 IDS = ["plain", "Zürich", "two\nlines", "雪", 'quote " and, comma', "\ud800 lone surrogate"]
 
@@ -203,6 +204,13 @@ def test_ids_and_indices() -> None:
     for unknown in ("2", "-1", "x", ""):
         with pytest.raises(InputError, match="no node"):
             plain.index_of(unknown)
+
+
+def test_a_list_of_ids_ends_its_lines_where_files_do(tmp_path: Path) -> None:
+    names = ["a\u2028b", "c\x85d", "e\x0cf", " g "]
+    graph = Graph.from_edges([[0], [1]], num_nodes=4, node_ids=names)
+    (tmp_path / "ids.txt").write_bytes("\ufeff{}\r\n\n{}\n{}\n{}".format(*names).encode())
+    assert read_node_list(tmp_path / "ids.txt", graph) == [0, 1, 2, 3]
 
 
 # ---------------------------------------------------------------- identity

@@ -367,7 +367,8 @@ def _write_table(path: Path, columns: dict[str, Sequence[Any]]) -> None:
 def read_node_list(path: Path, graph: Graph) -> list[int]:
     """The nodes whose ids stand in a file, one a line."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        # Not splitlines, which also ends lines at characters that an id may have: form feeds, U+0085, U+2028 …
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text, one node id a line ({error})") from error
     found = []
