@@ -206,7 +206,7 @@ def test_ids_and_indices() -> None:
         graph.index_of("Zurich")
     plain = Graph.from_edges([[0], [1]])
     assert (plain.index_of("1"), plain.id_of(1)) == (1, "1")
-    for unknown in ("2", "-1", "x", ""):
+    for unknown in ("2", "-1", "x", "", "01", "+1", "1 "):
         with pytest.raises(InputError, match="no node"):
             plain.index_of(unknown)
 

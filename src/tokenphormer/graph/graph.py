@@ -532,8 +532,10 @@ def _check_ids(node_ids: ArrayLike | None, n: int) -> NDArray[np.str_] | None:
 
 
 def _as_index(node_id: str) -> int | None:
+    """The number that a text is, written as `id_of` writes it: 07 is no node's name."""
     text = str(node_id)
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+    plain = text.isascii() and text.isdecimal() and len(text) < 20
+    return int(text) if plain and str(int(text)) == text else None
 
 
 def _pack(strings: NDArray[np.str_]) -> NDArray[np.uint8]:
