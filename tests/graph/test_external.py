@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
@@ -127,6 +129,20 @@ def test_sparse_features_in_any_order_are_the_same_graph(tmp_path: Path) -> None
     graph = converted(folder)
     assert same(read_folder(folder), graph)
     assert sp.csr_array(graph.x).toarray().tolist() == [[2, 0, 1], [0, 12, 0]]
+
+
+def test_strings_of_any_parquet_type(tmp_path: Path) -> None:
+    for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary()):
+        folder = tmp_path / str(kind)
+        folder.mkdir()
+        nodes = {"id": ["a", "longer than twelve"], "label": ["x", None]}
+        edges = {"source": ["a"], "target": ["longer than twelve"]}
+        for name, table in (("nodes", nodes), ("edges", edges)):
+            columns = {column: pa.array(cells, pa.string()).cast(kind) for column, cells in table.items()}
+            pa.parquet.write_table(pa.table(columns), folder / f"{name}.parquet")
+        graph = read_folder(folder)
+        assert (graph.id_of(1), graph.class_names, graph.num_edges) == ("longer than twelve", ("x",), 1)
+        assert same(graph, converted(folder, f"{kind} on disk"))
 
 
 def test_numbers_as_ids(tmp_path: Path) -> None:

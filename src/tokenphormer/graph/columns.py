@@ -63,6 +63,7 @@ class Table:
         tests = (
             pa.types.is_string,
             pa.types.is_large_string,
+            pa.types.is_string_view,
             pa.types.is_binary,
             pa.types.is_large_binary,
             pa.types.is_integer,
