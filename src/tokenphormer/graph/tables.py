@@ -322,6 +322,9 @@ def _nodes_to_write(graph: Graph, split: Split | None) -> dict[str, Sequence[Any
     if "" in ids:
         raise InputError(f"graph '{graph.name}', node {ids.index('')}: its id is empty, which no table can hold")
     columns: dict[str, Sequence[Any]] = {"id": ids}
+    half = next((name for name in (*ids, *graph.class_names) if not _is_text(name)), None)
+    if half is not None:
+        raise InputError(f"graph '{graph.name}': {half!r} holds half a surrogate pair, which no table can hold")
     if graph.num_classes:
         if "" in graph.class_names:
             raise InputError(f"graph '{graph.name}': a class has an empty name, which no table can hold")
@@ -340,6 +343,15 @@ def _nodes_to_write(graph: Graph, split: Split | None) -> dict[str, Sequence[Any
             parts[getattr(split, part)] = part
         columns["split"] = parts.tolist()
     return columns
+
+
+def _is_text(name: str) -> bool:
+    """Whether UTF-8 can hold a name."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _edges_to_write(graph: Graph) -> dict[str, Sequence[Any]]:
