@@ -299,7 +299,8 @@ def test_bad_nodes_are_refused_in_the_same_words(tmp_path: Path, nodes: str | by
     ("edges", "message"),
     [
         ("", "edges.csv: is empty"),
-        ("from,to\na,b\n", "lacks the column 'source'; its columns are 'from', 'to'"),
+        ("from,to\na,b\n", "lacks the column 'source'; its columns are 'from', 'to'; name the columns in"),
+        (",".join(map(str, range(99))), "'11' and 87 more; name the columns in its first line"),
         ("source,to\na,b\n", "lacks the column 'target'"),
         ("source,target\na,b\n\nb,z\nq,r\n", "edges.csv, line 5, column 'source': 'q' is no id of nodes.csv"),
         ("source,target\na,b\n\nb,z\nc,r\n", "line 4, column 'target': 'z' is no id of nodes.csv"),

@@ -255,7 +255,7 @@ def test_bad_nodes(tmp_path: Path, nodes: str | bytes | None, message: str) -> N
     ("edges", "message"),
     [
         ("", "edges.csv: is empty"),
-        ("from,to\na,b\n", "lacks the column 'source'; its columns are 'from', 'to'"),
+        ("a,b\nb,c\n", "lacks the column 'source'; its columns are 'a', 'b'; name the columns in its first line"),
         ("source,to\na,b\n", "lacks the column 'target'"),
         ("source,target\na,b\n\nb,z\nq,r\n", "edges.csv, line 5, column 'source': 'q' is no id of nodes.csv"),
         ("source,target\na,b\n\nb,z\nc,r\n", "line 4, column 'target': 'z' is no id of nodes.csv (2 such cells"),
