@@ -159,6 +159,14 @@ def test_damaged_names_of_features(fitted: TokenphormerClassifier, tmp_path: Pat
         TokenphormerClassifier.from_pretrained(tmp_path)
 
 
+def test_numbers_too_large_to_predict_from(fitted: TokenphormerClassifier) -> None:
+    """They would give no probabilities, of which the first class would be the highest."""
+    graph = tiny_graph(num_nodes=12)
+    wide = dataclasses.replace(graph, x=np.where(np.arange(12)[:, None] == 4, np.float32(3e38), graph.x))
+    with pytest.raises(InputError, match=r"node 4 .*class scores are not finite \(\d+ of 1 nodes\); features and edge"):
+        fitted.predict(wide, [4])
+
+
 def test_a_split_of_its_own(fitted: TokenphormerClassifier) -> None:
     assert classifier(seed=1).fit(GRAPH).split_.hash == tiny_split(GRAPH).hash
     for split in (GRAPH.y, "stratified", [0, 1]):

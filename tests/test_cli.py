@@ -333,6 +333,14 @@ def test_a_device_that_is_not_there(cli: Cli, out: list[str]) -> None:
     assert not contents(Path())
 
 
+def test_what_a_terminal_cannot_show_is_escaped() -> None:
+    """Minus signs and arrows on a Windows terminal, half a surrogate pair anywhere."""
+    code = "from tokenphormer import cli; cli.app = lambda **_: print('caf\\xe9 \\u2212 \\ud800'); cli.main()"
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, b"caf\xe9 \\u2212 \\ud800" + os.linesep.encode())
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     # A test run in the background inherits a SIGINT that is ignored, hence the first line.

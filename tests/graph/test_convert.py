@@ -88,6 +88,10 @@ def test_pyg_edge_attributes() -> None:
         weight = from_pyg(data).edge_weight
         assert weight is not None
         assert weight.tolist() == [2.0]
+    for given in (torch.tensor([[2.0]]), torch.tensor([2.0], dtype=torch.bfloat16), torch.tensor([2]).half()):
+        weight = from_pyg(Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2, edge_weight=given)).edge_weight
+        assert weight is not None
+        assert weight.tolist() == [2.0]
     data.edge_attr = torch.ones(1, 3)
     graph = from_pyg(data)
     assert graph.edge_weight is None
@@ -122,6 +126,7 @@ def test_pyg_masks_of_several_columns() -> None:
         ({"test_mask": torch.ones(3, 2).bool(), "val_mask": torch.ones(3, 3).bool()}, "different numbers of columns"),
         ({"y": torch.tensor([-1, 0, 0])}, "has no label"),
         ({"edge_weight": torch.tensor([1.0, 2.0])}, "one weight an edge"),
+        ({"edge_weight": torch.ones(1, 2)}, "one weight an edge"),
     ],
 )
 def test_bad_pyg_data(changes: dict[str, Any], message: str) -> None:

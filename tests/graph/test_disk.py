@@ -290,6 +290,17 @@ def test_what_is_no_manifest(tmp_path: Path, text: str) -> None:
     assert "graph.json: not a manifest of a graph on disk" in refused(folder)
 
 
+def test_another_graph_json_beside_tables(tmp_path: Path) -> None:
+    """Exports for drawings are often called so."""
+    (tmp_path / "nodes.csv").write_text("id\na\nb\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,b\n")
+    (tmp_path / "graph.json").write_text('{"nodes": [], "links": []}')
+    assert load_graph(tmp_path).num_edges == 1
+    folder = written(tmp_path)
+    (folder / "nodes.csv").write_text("id\na\nb\n")
+    assert load_graph(folder).stored is not None
+
+
 def test_hand_made_content_is_seen_when_verifying(tmp_path: Path) -> None:
     """Right hashes, and indices that a walk would follow out of memory."""
     import hashlib

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
@@ -117,6 +120,29 @@ def test_features_from_anywhere(tmp_path: Path, form: str, monkeypatch: pytest.M
     graph = converted(folder)
     assert same(read_folder(folder), graph)
     assert graph.num_features == {"columns": 3, "nothing": 0}.get(form, 7)
+
+
+def test_sparse_features_in_any_order_are_the_same_graph(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "id\na\nb\n", "source,target\na,b\n")
+    parts = np.array([1, 2, 4, 8], np.float32), np.array([2, 0, 1, 1]), np.array([0, 2, 4])
+    sp.save_npz(folder / "features.npz", sp.csr_array(parts, shape=(2, 3)))
+    graph = converted(folder)
+    assert same(read_folder(folder), graph)
+    assert sp.csr_array(graph.x).toarray().tolist() == [[2, 0, 1], [0, 12, 0]]
+
+
+def test_strings_of_any_parquet_type(tmp_path: Path) -> None:
+    for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary()):
+        folder = tmp_path / str(kind)
+        folder.mkdir()
+        nodes = {"id": ["a", "longer than twelve"], "label": ["x", None]}
+        edges = {"source": ["a"], "target": ["longer than twelve"]}
+        for name, table in (("nodes", nodes), ("edges", edges)):
+            columns = {column: pa.array(cells, pa.string()).cast(kind) for column, cells in table.items()}
+            pa.parquet.write_table(pa.table(columns), folder / f"{name}.parquet")
+        graph = read_folder(folder)
+        assert (graph.id_of(1), graph.class_names, graph.num_edges) == ("longer than twelve", ("x",), 1)
+        assert same(graph, converted(folder, f"{kind} on disk"))
 
 
 def test_numbers_as_ids(tmp_path: Path) -> None:
@@ -273,7 +299,8 @@ def test_bad_nodes_are_refused_in_the_same_words(tmp_path: Path, nodes: str | by
     ("edges", "message"),
     [
         ("", "edges.csv: is empty"),
-        ("from,to\na,b\n", "lacks the column 'source'; its columns are 'from', 'to'"),
+        ("from,to\na,b\n", "lacks the column 'source'; its columns are 'from', 'to'; name the columns in"),
+        (",".join(map(str, range(99))), "'11' and 87 more; name the columns in its first line"),
         ("source,to\na,b\n", "lacks the column 'target'"),
         ("source,target\na,b\n\nb,z\nq,r\n", "edges.csv, line 5, column 'source': 'q' is no id of nodes.csv"),
         ("source,target\na,b\n\nb,z\nc,r\n", "line 4, column 'target': 'z' is no id of nodes.csv"),
@@ -329,6 +356,15 @@ def test_damaged_features(tmp_path: Path) -> None:
     assert "features.npz: not a readable .npz, perhaps truncated (Bad CRC-32" in refused(folder)
     (folder / "features.npz").write_bytes(content[:5000])
     assert "features.npz: not a readable .npz" in refused(folder)
+    np.savez_compressed(folder / "features.npz", np.random.default_rng(0).random((4, 500)))
+    content = bytearray((folder / "features.npz").read_bytes())
+    for place in range(40, 80):  # the archive's header, and the beginning of what is compressed
+        changed = content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+        (folder / "features.npz").write_bytes(changed)
+        with suppress(InputError):
+            read_folder(folder)
+            continue
+        assert "features.npz: not a readable .npz" in refused(folder)
     np.savez(folder / "features.npz", np.where(np.eye(4), np.nan, 1))
     assert "features.npz, row 0, column 0: nan; expected a finite float32 number" in refused(folder)
     np.savez(folder / "features.npz", np.ones((3, 2)))

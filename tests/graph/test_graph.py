@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.files import atomic_path, load_arrays
 from tokenphormer.graph import Graph, Split
+from tokenphormer.graph.tables import read_node_list
 
 IDS = ["plain", "Zürich", "two\nlines", "雪", 'quote " and, comma', "\ud800 lone surrogate"]
 
@@ -153,6 +154,11 @@ def test_from_edges_agrees_with_a_dense_matrix(case: tuple[int, list[tuple[int, 
         ({"y": [0, 2, 1], "class_names": ("a", "b")}, "node 1: class 2"),
         ({"node_ids": ["a", "b"]}, r"expected shape \(3,\)"),
         ({"node_ids": ["a", "b", "a"]}, "'a' stands for more than one node"),
+        ({"node_ids": ["a", "b\0", "c"]}, "an id has a NUL character"),
+        ({"node_ids": [["a"], ["b", "c"], ["d"]]}, "node_ids: expected strings, one a node"),
+        ({"edge_index": [[0, 1], [1]]}, r"edge_index: expected shape \(2, E\)"),
+        ({"y": [[0], [1, 2], [0]]}, "y: expected class numbers"),
+        ({"y": [0, 1, 2], "class_names": ("a", "b", "a")}, "class_names: 'a' stands for more than one class"),
         ({"y": [0, -1, 0], "splits": (Split([0], [1], [2]),)}, "part 'val': node '1' has no label"),
         ({"y": [0, 0, 0], "splits": (Split([0], [1], [3]),)}, "node index 3"),
     ],
@@ -200,9 +206,20 @@ def test_ids_and_indices() -> None:
         graph.index_of("Zurich")
     plain = Graph.from_edges([[0], [1]])
     assert (plain.index_of("1"), plain.id_of(1)) == (1, "1")
-    for unknown in ("2", "-1", "x", ""):
+    for unknown in ("2", "-1", "x", "", "01", "+1", "1 "):
         with pytest.raises(InputError, match="no node"):
             plain.index_of(unknown)
+
+
+def test_a_list_of_ids_ends_its_lines_where_files_do(tmp_path: Path) -> None:
+    names = ["a\u2028b", "c\x85d", "e\x0cf", " g "]
+    graph = Graph.from_edges([[0], [1]], num_nodes=4, node_ids=names)
+    (tmp_path / "ids.txt").write_bytes("\ufeff{}\r\n\n{}\n{}\n{}".format(*names).encode())
+    assert read_node_list(tmp_path / "ids.txt", graph) == [0, 1, 2, 3]
+
+
+def test_names_of_classes_are_strings() -> None:
+    assert Graph.from_edges([[0], [1]], y=[0, 1], class_names=(7, 8)).class_names == ("7", "8")  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- identity

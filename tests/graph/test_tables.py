@@ -255,7 +255,7 @@ def test_bad_nodes(tmp_path: Path, nodes: str | bytes | None, message: str) -> N
     ("edges", "message"),
     [
         ("", "edges.csv: is empty"),
-        ("from,to\na,b\n", "lacks the column 'source'; its columns are 'from', 'to'"),
+        ("a,b\nb,c\n", "lacks the column 'source'; its columns are 'a', 'b'; name the columns in its first line"),
         ("source,to\na,b\n", "lacks the column 'target'"),
         ("source,target\na,b\n\nb,z\nq,r\n", "edges.csv, line 5, column 'source': 'q' is no id of nodes.csv"),
         ("source,target\na,b\n\nb,z\nc,r\n", "line 4, column 'target': 'z' is no id of nodes.csv (2 such cells"),
@@ -496,9 +496,10 @@ def test_what_a_folder_cannot_hold(tmp_path: Path) -> None:
         write_folder(graph, tmp_path / "out")
     write_folder(graph, tmp_path / "out", split=splits[1])
     assert read_folder(tmp_path / "out").splits[0].hash == splits[1].hash
-    for changes in ({"class_names": ("", "b")}, {"node_ids": ["", *"abcd"]}):
-        with pytest.raises(InputError, match="empty"):
-            write_folder(rich_graph(**changes), tmp_path / "other")
+    for name, message in (("", "empty"), ("\ud800", "half a surrogate pair")):
+        for changes in ({"class_names": (name, "b")}, {"node_ids": [name, *"abcd"]}):
+            with pytest.raises(InputError, match=message):
+                write_folder(rich_graph(**changes), tmp_path / "other")
     with pytest.raises(InputError, match="expected 'csv' or 'parquet'"):
         write_folder(rich_graph(), tmp_path / "other", table="json")  # type: ignore[arg-type]  # what is tested
     assert not (tmp_path / "other").exists()

@@ -155,6 +155,12 @@ def test_other_content_types_are_refused(client: Client, kind: str) -> None:
     assert_refused(answer, 422, "body")
 
 
+def test_numbers_too_large_to_predict_from(client: Client) -> None:
+    answer = client.post("/api/predict/new", json={"nodes": [{"id": "wide", "features": [3e38, 3e38, -3e38, 0, 0]}]})
+    assert answer.status_code == 422
+    assert "class scores are not finite" in answer.json()["error"]["message"]
+
+
 def test_errors_do_not_repeat_what_was_given(client: Client) -> None:
     answer = client.post("/api/predict", content=json.dumps({"ids": [1] * 1000, "x" * 50_000: 1}), headers=JSON)
     assert_refused(answer, 422)

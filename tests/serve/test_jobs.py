@@ -63,6 +63,21 @@ def test_slow_jobs_are_given_up_but_keep_their_place() -> None:
     asyncio.run(ask())
 
 
+def test_what_is_still_going_on_at_the_end_is_told() -> None:
+    """The server then cancels what it waits for; as it is, that would be a traceback and no answer."""
+    worker, free = Worker(1, 10.0), threading.Event()
+
+    async def ask() -> None:
+        job = asyncio.ensure_future(worker.run(free.wait))
+        await asyncio.sleep(0.05)
+        job.cancel()
+        with pytest.raises(BusyError, match="the server is being ended"):
+            await job
+        free.set()
+
+    asyncio.run(ask())
+
+
 def test_errors_of_jobs_come_back() -> None:
     worker = Worker(1, 1.0)
     for _ in range(3):

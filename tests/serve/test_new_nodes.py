@@ -50,6 +50,17 @@ def test_the_graph_with_new_nodes() -> None:
     assert made.fingerprint == expected.fingerprint
 
 
+def test_a_long_id_does_not_widen_all_others() -> None:
+    """Ids are held in an array as wide as the longest, so that a request could ask for 4 kB a node."""
+    graph = tiny_graph()
+    names = ["x" * 1000, "y" * 1000, "short"]
+    found = extend(graph, [NewNode(name, ONES) for name in names], [NewEdge(names[0], graph.id_of(0))])
+    assert found.node_ids is not None
+    assert found.node_ids.nbytes <= 4 * 40 * found.num_nodes
+    assert found.id_of(62) == "short"
+    assert found.neighbours(60).tolist() == [0]
+
+
 def test_directed_edges_keep_their_direction() -> None:
     graph = tiny_graph(directed=True)
     made = extend(graph, [NewNode("a", ONES)], [NewEdge("a", graph.id_of(3))])

@@ -5,6 +5,7 @@ Imports of the heavy libraries stand inside the commands, so that `--help` answe
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -558,6 +559,8 @@ def _stop(number: int, _: object) -> None:
 def main() -> None:
     """Run the command line; errors of the user end with one line and exit code 2, of the machine with 3."""
     signal.signal(signal.SIGTERM, _stop)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show is shown by its number
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(standalone_mode=True)
     except OtherRankError as error:  # of several processes one has said why already

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ def write_pieces(
         part = np.full(graph.num_nodes, len(PARTS), dtype=np.int8)
         for number, name in enumerate(PARTS):
             part[getattr(split, name)] = number
-    names = np.array(class_names)
+    names = np.array([_writable(name) for name in class_names])
     tables = (_table(graph, nodes, values, names, part) for nodes, values in pieces)
     with atomic_path(path) as temporary:
         if path.suffix == ".parquet":
@@ -47,7 +48,10 @@ def write_pieces(
             return
         with temporary.open("w", encoding="utf-8", newline="") as file:
             for number, table in enumerate(tables):
-                table.to_csv(file, index=False, header=number == 0)
+                # The csv module quotes the line ends that it writes, and no others: an id's own would break its row.
+                broken = any("\r" in text for text in (*table, *table["id"], *table["label"], *table["predicted"]))
+                quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL
+                table.to_csv(file, index=False, header=number == 0, quoting=quoting)
 
 
 def _table(
@@ -59,13 +63,22 @@ def _table(
 ) -> pd.DataFrame:
     import pandas as pd
 
-    columns: dict[str, Any] = {"id": [graph.id_of(int(node)) for node in nodes]}
-    columns["label"] = np.array([*graph.class_names, ""])[graph.y[nodes]]
+    columns: dict[str, Any] = {"id": [_writable(graph.id_of(int(node))) for node in nodes]}
+    columns["label"] = np.array([*map(_writable, graph.class_names), ""])[graph.y[nodes]]
     if part is not None:
         columns["split"] = np.array([*PARTS, ""])[part[nodes]]
     columns["predicted"] = names[probabilities.argmax(axis=1)]
     columns["probability"] = probabilities.max(axis=1)
     return pd.DataFrame(columns | {f"p:{name}": probabilities[:, c] for c, name in enumerate(names)})
+
+
+def _writable(text: str) -> str:
+    r"""The text as UTF-8 can hold it: of half a surrogate pair, as names of files may have, the escape.
+
+    >>> print(_writable("caf\u00e9 \ud800"))
+    café \ud800
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _write_parquet(path: Path, tables: Iterable[pd.DataFrame]) -> None:

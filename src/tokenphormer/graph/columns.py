@@ -19,6 +19,8 @@ Column = Any
 BLOCK_BYTES = 1 << 24
 """How much of a CSV is parsed at a time; a single row must fit into it."""
 BOOLEANS = {"true": 1.0, "false": 0.0}
+SHOWN = 12
+"""Names of columns that an error lists."""
 SAVED_INDEX = ("__index_level_", "Unnamed: ")
 
 
@@ -51,8 +53,11 @@ class Table:
         missing = [name for name in names if name not in self.columns]
         if not missing:
             return
-        came = ", ".join(f"'{name}'" for name in self.columns)
-        hint = _separator_hint(list(self.columns))
+        header = list(self.columns)
+        came = ", ".join(f"'{name}'" for name in header[:SHOWN])
+        came += f" and {len(header) - SHOWN} more" if len(header) > SHOWN else ""
+        named = "; name the columns in its first line" if self.path.suffix == ".csv" else ""
+        hint = _separator_hint(header) or named
         raise InputError(f"{self.path}: lacks the column '{missing[0]}'; its columns are {came}{hint}")
 
     def strings(self, name: str) -> Column:
@@ -63,6 +68,7 @@ class Table:
         tests = (
             pa.types.is_string,
             pa.types.is_large_string,
+            pa.types.is_string_view,
             pa.types.is_binary,
             pa.types.is_large_binary,
             pa.types.is_integer,

@@ -83,12 +83,18 @@ def to_pyg(graph: Graph) -> Data:
 def _pyg_weight(data: Data) -> tuple[NDArray[np.generic] | None, tuple[str, ...]]:
     weight, attribute = getattr(data, "edge_weight", None), getattr(data, "edge_attr", None)
     if weight is not None:
-        return _to_numpy(weight), ()
+        return _column(weight), ()
     if attribute is None:
         return None, ()
     if attribute.dim() == 1 or tuple(attribute.shape[1:]) == (1,):
-        return _to_numpy(attribute).reshape(-1), ()
+        return _column(attribute), ()
     return None, (f"edge_attr of shape {tuple(attribute.shape)} not used",)
+
+
+def _column(tensor: Any) -> NDArray[np.generic]:
+    """Numbers of any precision, bfloat16 too; of width 1 they are one row."""
+    numbers = _to_numpy(tensor.double() if hasattr(tensor, "double") else tensor)
+    return numbers[:, 0] if numbers.ndim == 2 and numbers.shape[1] == 1 else numbers
 
 
 def _pyg_labels(data: Data) -> NDArray[np.generic] | None:
@@ -135,7 +141,7 @@ def _is_symmetric(edge_index: NDArray[np.generic], weight: NDArray[np.generic] |
     if edge_index.ndim != 2 or len(edge_index) != 2 or edge_index.min() < 0 or edge_index.max() >= n:
         return False  # Graph.from_edges says what is wrong with it
     values = np.ones(edge_index.shape[1]) if weight is None else weight
-    if len(values) != edge_index.shape[1]:
+    if values.shape != edge_index.shape[1:]:
         return False
     matrix = sp.csr_array((values, (edge_index[0], edge_index[1])), shape=(n, n))
     if weight is None:

@@ -40,14 +40,21 @@ from tokenphormer.graph.splits import PARTS, Split
 KIND = "tokenphormer graph"
 FORMAT = 1
 MANIFEST = "graph.json"
+HEAD = 1 << 12
+"""Bytes of a manifest in which it says what it is."""
 PIECE = 1 << 24
 """Bytes that are read at a time when a whole array is gone through."""
 INTEGERS: tuple[str, ...] = ("<i4", "<i8")
 
 
 def is_graph_folder(folder: Path) -> bool:
-    """Whether a folder says that it holds a graph on disk."""
-    return (folder / MANIFEST).is_file()
+    """Whether a folder says that it holds a graph on disk; a graph.json of another make beside tables says nothing."""
+    path = folder / MANIFEST
+    if not path.is_file() or not any((folder / f"nodes.{kind}").is_file() for kind in ("csv", "parquet")):
+        return path.is_file()
+    with suppress(OSError), path.open("rb") as file:
+        return KIND.encode() in file.read(HEAD)
+    return False
 
 
 def open_graph(folder: str | Path, *, verify: bool = False) -> Graph:

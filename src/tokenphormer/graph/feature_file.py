@@ -37,8 +37,8 @@ def _plain_member(path: Path, n: int) -> tuple[str, np.dtype[Any], int] | None:
                 if np.lib.format.read_magic(file) != (1, 0):
                     return None
                 shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    except (OSError, ValueError, zipfile.BadZipFile, RuntimeError):
-        return None  # `_read_features_file` says what is wrong with it
+    except Exception:  # a damaged archive fails in any way; `_read_features_file` says what is wrong with it
+        return None
     plain = len(shape) == 2 and shape[0] == n and shape[1] > 0 and not fortran and dtype.kind in "biuf"
     return (name, dtype, shape[1]) if plain else None
 

@@ -345,8 +345,16 @@ class Graph:
         return graph
 
 
+def _as_array(values: ArrayLike, expected: str) -> NDArray[Any]:
+    """What was given as an array; rows of different lengths, say, are none."""
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{expected} ({error})") from error
+
+
 def _check_edges(edge_index: ArrayLike, num_nodes: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    edges = np.asarray(edge_index)
+    edges = _as_array(edge_index, "edge_index: expected shape (2, E)")
     if edges.size == 0:
         edges = edges.astype(np.int64).reshape(2, 0)
     if edges.ndim != 2 or edges.shape[0] != 2:
@@ -484,18 +492,22 @@ def _from_torch(x: Any) -> object:
 def _check_labels(
     y: ArrayLike | None, class_names: tuple[str, ...] | None, n: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    given = None if class_names is None else tuple(map(str, class_names))
+    if given is not None and len(set(given)) < len(given):
+        twice = next(name for place, name in enumerate(given) if name in given[:place])
+        raise InputError(f"class_names: {twice!r} stands for more than one class; expected every name once")
     if y is None:
-        return np.full(n, -1, dtype=np.int64), class_names or ()
-    labels = np.asarray(y)
+        return np.full(n, -1, dtype=np.int64), given or ()
+    labels = _as_array(y, "y: expected class numbers, one a node")
     if labels.shape != (n,):
         raise InputError(f"y: expected shape ({n},), one label a node, got {labels.shape}")
     if labels.dtype.kind not in "iu":
         raise InputError(f"y: expected class numbers (−1 = unlabelled), got {labels.dtype}")
     labels = labels.astype(np.int64)
     highest = int(labels.max())
-    if class_names is None and highest >= MAX_CLASSES:
+    if given is None and highest >= MAX_CLASSES:
         raise InputError(f"y: class {highest}; number the classes from 0 on, or give their class_names")
-    names = tuple(map(str, range(highest + 1))) if class_names is None else tuple(class_names)
+    names = tuple(map(str, range(highest + 1))) if given is None else given
     if labels.min() < -1 or highest >= len(names):
         bad = int(np.flatnonzero((labels < -1) | (labels >= len(names)))[0])
         raise InputError(f"y, node {bad}: class {labels[bad]}; expected −1 (unlabelled) to {len(names) - 1}")
@@ -505,7 +517,12 @@ def _check_labels(
 def _check_ids(node_ids: ArrayLike | None, n: int) -> NDArray[np.str_] | None:
     if node_ids is None:
         return None
-    ids = np.asarray(node_ids).astype(np.str_)
+    given = _as_array(node_ids, "node_ids: expected strings, one a node")
+    # As they were given: an array of strings takes a NUL at the end of one for its own padding, and drops it.
+    names: Any = node_ids if isinstance(node_ids, list | tuple) else given.ravel()
+    if any("\0" in str(name) for name in names):
+        raise InputError("node_ids: an id has a NUL character, which an id may not have")
+    ids = given.astype(np.str_)
     if ids.shape != (n,):
         raise InputError(f"node_ids: expected shape ({n},), one id a node, got {ids.shape}")
     unique, counts = np.unique(ids, return_counts=True)
@@ -515,8 +532,10 @@ def _check_ids(node_ids: ArrayLike | None, n: int) -> NDArray[np.str_] | None:
 
 
 def _as_index(node_id: str) -> int | None:
+    """The number that a text is, written as `id_of` writes it: 07 is no node's name."""
     text = str(node_id)
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+    plain = text.isascii() and text.isdecimal() and len(text) < 20
+    return int(text) if plain and str(int(text)) == text else None
 
 
 def _pack(strings: NDArray[np.str_]) -> NDArray[np.uint8]:

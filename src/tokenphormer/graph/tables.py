@@ -262,6 +262,8 @@ def _read_features_file(path: Path, n: int) -> Features:
             raise ValueError(f"shape {x.shape}; expected {n} rows, as in the nodes table, and some columns")
         with np.errstate(over="ignore"):
             x = x.astype(np.float32)
+            if sparse:  # columns in order, each once, as a graph has them: products of matrices are saved otherwise
+                x.sum_duplicates()
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
         raise InputError(f"{path}: not a matrix of features: {error}") from error
     bad = np.argwhere(~np.isfinite(x.data if sparse else x))
@@ -320,6 +322,9 @@ def _nodes_to_write(graph: Graph, split: Split | None) -> dict[str, Sequence[Any
     if "" in ids:
         raise InputError(f"graph '{graph.name}', node {ids.index('')}: its id is empty, which no table can hold")
     columns: dict[str, Sequence[Any]] = {"id": ids}
+    half = next((name for name in (*ids, *graph.class_names) if not _is_text(name)), None)
+    if half is not None:
+        raise InputError(f"graph '{graph.name}': {half!r} holds half a surrogate pair, which no table can hold")
     if graph.num_classes:
         if "" in graph.class_names:
             raise InputError(f"graph '{graph.name}': a class has an empty name, which no table can hold")
@@ -338,6 +343,15 @@ def _nodes_to_write(graph: Graph, split: Split | None) -> dict[str, Sequence[Any
             parts[getattr(split, part)] = part
         columns["split"] = parts.tolist()
     return columns
+
+
+def _is_text(name: str) -> bool:
+    """Whether UTF-8 can hold a name."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _edges_to_write(graph: Graph) -> dict[str, Sequence[Any]]:
@@ -365,7 +379,8 @@ def _write_table(path: Path, columns: dict[str, Sequence[Any]]) -> None:
 def read_node_list(path: Path, graph: Graph) -> list[int]:
     """The nodes whose ids stand in a file, one a line."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        # Not splitlines, which also ends lines at characters that an id may have: form feeds, U+0085, U+2028 …
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text, one node id a line ({error})") from error
     found = []

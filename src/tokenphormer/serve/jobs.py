@@ -39,6 +39,8 @@ class Worker:
             return await asyncio.wait_for(asyncio.wrap_future(future), self._seconds)
         except TimeoutError:
             raise SlowError(f"the answer was not ready after {self._seconds:g} s") from None
+        except asyncio.CancelledError:  # by uvicorn, which has waited long enough for what is still going on
+            raise BusyError("the server is being ended") from None
 
 
 class Recent(Generic[T]):

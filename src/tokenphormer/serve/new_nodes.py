@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
+
+LEAST_ROOM = 40
+"""Characters that ids of new nodes may have in any case."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,23 @@ def extended(
         edge_weight=weights,
         directed=graph.directed,
         self_loops=graph.num_self_loops > 0,
-        node_ids=None if graph.node_ids is None else [*map(str, graph.node_ids), *place],
+        node_ids=None if graph.node_ids is None else _ids(graph.node_ids, place),
         class_names=graph.class_names,
         name=graph.name,
     )
+
+
+def _ids(own: NDArray[np.str_], new: Iterable[str]) -> list[str]:
+    """All ids; of a new one longer than those of the graph, a hash stands in for it.
+
+    They are held in an array as wide as the longest: one of a thousand characters would take 4 kB for every node.
+    """
+    room = max(LEAST_ROOM, own.dtype.itemsize // 4)
+    return [*map(str, own), *(name if len(name) <= room else _hash(name) for name in new)]
+
+
+def _hash(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:LEAST_ROOM]
 
 
 def _features(graph: Graph, nodes: Sequence[NewNode]) -> Any:

@@ -353,7 +353,8 @@ def predict(
 ) -> NDArray[np.float32]:
     """(len(nodes), C) probabilities, averaged over `votes` draws of the walks; every rank has all of them.
 
-    Of a method that has a temperature, as Tokenphormer may, they are softened by it.
+    Of a method that has a temperature, as Tokenphormer may, they are softened by it. Where a graph's numbers are too
+    large for the model there are none, and an error says so: the first class would look like a prediction.
     """
     method.module.eval()
     everyone = torch.tensor(np.asarray(nodes, dtype=np.int64), device=device)
@@ -368,6 +369,12 @@ def predict(
         whole[places] = total
         total = distributed.total(whole)
     result: NDArray[np.float32] = (total / settings.votes).cpu().numpy()
+    lost = np.flatnonzero(~np.isfinite(result).all(axis=1))
+    if lost.size:
+        raise InputError(
+            f"node {nodes[lost[0]]} (counted from 0): its class scores are not finite "
+            f"({lost.size} of {len(nodes)} nodes); features and edge weights must be of the size they had in training"
+        )
     return soften(result, getattr(method, "temperature", 1.0))
 
 
