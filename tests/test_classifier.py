@@ -85,6 +85,19 @@ def test_scores_of_rows_of_a_table() -> None:
     assert estimator.score(nodes=np.arange(60)) > 0.5
 
 
+def test_scores_of_a_table_take_a_label_a_row() -> None:
+    """Not what NumPy would spread over all rows."""
+    X, y = table()
+    estimator = classifier().fit(X, y)
+    expected = np.mean(estimator.predict(X) == y)
+    assert estimator.score(X, y[:, None]) == expected
+    assert estimator.score(X, y.tolist()) == estimator.score(X, pd.Series(y)) == expected
+    with pytest.raises(InputError, match=r"score: expected the labels of the table's rows .* got None"):
+        estimator.score(X)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        estimator.score(X, y[:1])
+
+
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
 from tokenphormer.errors import InputError
 from tokenphormer.explain import Explainer, Explanation, MethodName
@@ -149,7 +149,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         `nodes` are its labels, as scikit-learn has it.
         """
         if graph is not None and not isinstance(graph, Graph):
-            return float(np.mean(self.predict(graph) == np.asarray(nodes)))
+            if nodes is None:
+                raise InputError("score: expected the labels of the table's rows as the second argument, got None")
+            predicted, labels = self.predict(graph), column_or_1d(nodes)
+            check_consistent_length(predicted, labels)
+            return float(np.mean(predicted == labels))
         method, on = self._method_for(graph)
         by_split = nodes is None and self.split_ is not None and on is self.graph_
         if nodes is None:
