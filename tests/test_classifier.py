@@ -342,7 +342,7 @@ def test_tables_keep_the_type_of_their_labels(kind: str, tmp_path: Path) -> None
     assert loaded.predict(X).tolist() == estimator.predict(X).tolist()
 
 
-def test_tables_of_other_shapes() -> None:
+def test_tables_of_other_shapes(tmp_path: Path) -> None:
     X, y = table()
     expected = classifier().fit(X, y).predict_proba(X)
     for make in (sp.csr_array, sp.coo_array, lambda x: x.tolist()):
@@ -353,6 +353,15 @@ def test_tables_of_other_shapes() -> None:
     np.testing.assert_allclose(estimator.predict_proba(named), expected, atol=1e-6)
     with pytest.raises(ValueError, match="feature names should match"):
         estimator.predict(named[list("bacde")])
+    estimator.save_pretrained(tmp_path)
+    loaded = TokenphormerClassifier.from_pretrained(tmp_path, device="cpu")
+    np.testing.assert_allclose(loaded.predict_proba(named), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="feature names should match"):
+        loaded.predict(named[list("bacde")])
+    weights, meta = load_tensors(tmp_path / "model.safetensors")
+    save_tensors(tmp_path / "model.safetensors", weights, meta | {"columns": ["a", "b"]})
+    with pytest.raises(InputError, match="columns: expected a list of 5 names"):
+        TokenphormerClassifier.from_pretrained(tmp_path)
     # Fitted on a graph next, nothing of the table is left.
     assert not hasattr(estimator.fit(GRAPH, SPLIT), "feature_names_in_")
 
