@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 import yaml
 
 from tokenphormer.errors import InputError
@@ -108,6 +109,8 @@ def _read(name: str, text: str) -> Any:
 
 def _convert(name: str, value: object, kind: Any) -> object:
     """Take `value` as the field's type, or say why not. An int is a fine float; 1 is no bool."""
+    if isinstance(value, np.generic):  # as searches over arrays of values give them; YAML cannot write them
+        value = value.item()
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         value = (

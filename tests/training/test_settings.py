@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -45,6 +46,31 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
     assert again == config
     assert again.hash == config.hash
     assert isinstance(again.walk_ratios, tuple)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """As scikit-learn's searches take them from arrays."""
+    values: dict[str, Any] = {
+        "num_walks": np.arange(3)[2],
+        "dropout": np.float32(0.5),
+        "learning_rate": np.float64(0.25),
+        "fresh_walks": np.bool_(True),
+        "walk_pooling": np.str_("sum"),
+        "walk_ratios": list(np.array([1, 0, 0, 0])),
+    }
+    config = Config(**values)
+    plain = Config(
+        num_walks=2,
+        dropout=0.5,
+        learning_rate=0.25,
+        fresh_walks=True,
+        walk_pooling="sum",
+        walk_ratios=(1.0, 0.0, 0.0, 0.0),
+    )
+    assert config == Config().replace(values) == plain
+    assert config.to_yaml() == plain.to_yaml()
+    with pytest.raises(InputError, match=r"num_walks: 2.5; expected a value of type int"):
+        Config(num_walks=np.float32(2.5))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "# nothing but a remark\n", "---\n", "null\n"])
