@@ -581,6 +581,24 @@ def test_bad_input_leaves_the_folder_free(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"learning_rate": 1e30, "gradient_clip": 0.0}, "training found no weights to keep"),
+        ({"hidden_channels": 10**12}, "not enough memory"),
+    ],
+)
+def test_settings_that_cannot_be_trained_with_leave_the_folder_free(
+    tmp_path: Path, changes: dict[str, Any], error: str
+) -> None:
+    """Their error says what to change, and the mended command may name the same folder."""
+    with pytest.raises((InputError, ResourceError), match=error):
+        train(tmp_path / "out", config=tiny_config(max_epochs=2, **changes))
+    assert list(tmp_path.iterdir()) == []
+    train(tmp_path / "out")
+    assert (tmp_path / "out" / "run.json").exists()
+
+
 def test_a_class_without_nodes_and_one_with_a_single_node(tmp_path: Path) -> None:
     y = np.arange(60) % 2
     y[0] = 2

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tokenphormer import distributed
 from tokenphormer.classifier import TokenphormerClassifier
-from tokenphormer.errors import InputError, InterruptedTrainingError
+from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.evaluation.prediction_files import Piece, scored_nodes, write_pieces
 from tokenphormer.evaluation.run_folder import (
     MANIFEST,
@@ -101,7 +101,7 @@ def _train(
         raise InterruptedTrainingError(f"{stop}; {HOW_TO_GO_ON}", stop.signal) from stop
     except KeyboardInterrupt as stop:  # while something else than the epochs was going on
         raise InterruptedTrainingError(f"stopped; {HOW_TO_GO_ON}") from stop
-    except InputError:
+    except (InputError, ResourceError):  # settings may be to blame for too little memory too
         if distributed.is_first():
             _let_go(out)
         raise
@@ -209,9 +209,10 @@ def _one_seed(
         if not distributed.is_first():
             return
         lines = [json.dumps(row) + "\n" for row in trainer.progress.history]
-        with (folder / "history.jsonl").open("a" if logged else "w", encoding="utf-8") as file:
-            file.writelines(lines[logged:])
-        logged = len(lines)
+        if len(lines) > logged:  # else a loss that is no number has ended it
+            with (folder / "history.jsonl").open("a" if logged else "w", encoding="utf-8") as file:
+                file.writelines(lines[logged:])
+            logged = len(lines)
         after_epoch(number, trainer)
 
     fitted = fit_tokenphormer(
