@@ -188,6 +188,12 @@ def test_a_recipe_that_is_the_default_is_tried_once(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_graph_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+    call(tmp_path, 1, graph=tiny_graph(name="caf\udce9"))
+    assert "on caf?, split" in (tmp_path / "best.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_schedule_that_ends_before_it_began_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, decay_updates=(300, 1000), warmup_updates=(20, 400))
     rows = call(tmp_path, 4, BASE.replace({"warmup_updates": 400})).rows

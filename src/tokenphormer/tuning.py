@@ -375,7 +375,7 @@ def _write(found: Tuned, about: str) -> None:
         head = f"# Trial {best['trial']} of {len(found.rows)} {about}: {best['val_accuracy']:.4f} validation accuracy\n"
         text = head.replace("\r", " ").replace("\n", " ").rstrip() + "\n" + Config().replace(best["config"]).to_yaml()
         with atomic_path(found.folder / BEST) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8", errors="replace")  # a graph's name may be no UTF-8
 
 
 def _line(row: Row, trials: int, found: Tuned) -> str:

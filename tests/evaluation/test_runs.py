@@ -581,6 +581,13 @@ def test_bad_input_leaves_the_folder_free(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+    """As Python reads the name of a folder that another system has named."""
+    train(tmp_path / "out", tiny_graph(name="caf\udce9"))
+    assert (tmp_path / "out" / "model_card.md").read_text(encoding="utf-8").startswith("# Tokenphormer on caf?\n")
+    assert (tmp_path / "out" / "run.json").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
