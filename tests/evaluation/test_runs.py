@@ -185,6 +185,8 @@ def test_no_test_nodes(tmp_path: Path) -> None:
     assert summary.to_json()["test_accuracy"] is None
     assert "validation accuracy (the split has no test nodes)" in summary.accuracy_text()
     assert (tmp_path / "out" / "run.json").exists()
+    train(tmp_path / "two", graph, Split(range(40), range(40, 60), []), seeds=2)
+    assert "Over 2 seeds" in (tmp_path / "two" / "report.html").read_text(encoding="utf-8")
 
 
 # ---------------------------------------------------------------- predicting

@@ -176,7 +176,7 @@ def write_run(
             attention=found["attention"],
             comparison=summary.comparison,
             calibration=found.get("calibration"),
-            seeds=summary.test_accuracy,
+            seeds=summary.test_accuracy or summary.val_accuracy,
             seconds=summary.seconds,
             peak_memory_bytes=summary.peak_memory_bytes,
             environment=environment,
