@@ -189,6 +189,17 @@ def test_no_test_nodes(tmp_path: Path) -> None:
     assert "Over 2 seeds" in (tmp_path / "two" / "report.html").read_text(encoding="utf-8")
 
 
+def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+    graph, said = tiny_graph(), list[str]()
+    without = Split(range(40), range(40, 60), [])
+    assert train(tmp_path / "a", graph, without, compare=True, say=said.append).comparison == []
+    bare = tiny_graph(x=None)
+    config = tiny_config(max_epochs=2, walk_pe=3)
+    assert train(tmp_path / "b", bare, config=config, compare=True, say=said.append).comparison == []
+    reasons = ("the split has no test nodes", "graph 'tiny' has no features")
+    assert said[-2:] == [f"--compare: {reason}, so there is nothing to compare with" for reason in reasons]
+
+
 # ---------------------------------------------------------------- predicting
 
 

@@ -96,7 +96,7 @@ def _train(
             seeded = config.replace({"seed": config.seed + number})
             folder = out / "seeds" / str(seeded.seed)
             done.append(_one_seed(graph, split, seeded, folder, device, number, sgpm, vectors, after_epoch, say))
-        return _finish(graph, graph_source, split, config, out, device, done, compare, command, sgpm)
+        return _finish(graph, graph_source, split, config, out, device, done, compare, command, sgpm, say)
     except InterruptedTrainingError as stop:
         raise InterruptedTrainingError(f"{stop}; {HOW_TO_GO_ON}", stop.signal) from stop
     except KeyboardInterrupt as stop:  # while something else than the epochs was going on
@@ -118,6 +118,7 @@ def _finish(
     compare: bool,
     command: str,
     sgpm: PretrainedSGPM | None,
+    say: Callable[[str], None],
 ) -> Summary:
     """Choose the best seed and write everything but the seeds' own files."""
     best = max(range(len(done)), key=lambda i: done[i]["metrics"]["val"]["accuracy"])
@@ -125,7 +126,7 @@ def _finish(
     if compare:
         from tokenphormer.evaluation.compare import yardsticks  # here, for it brings the whole of PyG
 
-        comparison = yardsticks(graph, split, device)
+        comparison = yardsticks(graph, split, device, say)
     chosen = out / "seeds" / str(config.seed + best)
     summary = Summary(
         folder=out,
