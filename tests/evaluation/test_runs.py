@@ -556,7 +556,10 @@ def test_names_of_folders(tmp_path: Path) -> None:
     (tmp_path / "g" / "run.json").touch()
     assert free_folder(tmp_path, "g", True) == tmp_path / "g-2"
     assert free_folder(tmp_path, "new", True) == tmp_path / "new"
-    assert free_folder(tmp_path, "new", True) == tmp_path / "new"
+    for name in ("g-sgpm", "g-sgpm-2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "g-sgpm-2" / "sgpm.json").touch()
+    assert free_folder(tmp_path, "g-sgpm", True) == tmp_path / "g-sgpm", "the other pre-training is finished"
 
 
 # ---------------------------------------------------------------- odd graphs

@@ -33,6 +33,7 @@ from tokenphormer.graph import Graph, Split
 from tokenphormer.graph.tables import read_node_list
 from tokenphormer.hashing import digest
 from tokenphormer.sgpm import PretrainedSGPM
+from tokenphormer.sgpm.pretrain_run import MANIFEST as SGPM_MANIFEST
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import Trainer, in_pieces, predict
 from tokenphormer.training.settings import Config
@@ -345,7 +346,7 @@ def _pieces(classifier: TokenphormerClassifier, graph: Graph, nodes: NDArray[np.
 def free_folder(parent: Path, name: str, resume: bool) -> Path:
     """parent/NAME, or parent/NAME-2 and so on, the first that is free; to resume, the last that holds no finished run.
 
-    If all do, it is the last one.
+    Nor a finished pre-training. If all do, it is the last one.
     """
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".") or "graph"
     taken: list[Path] = []
@@ -353,5 +354,6 @@ def free_folder(parent: Path, name: str, resume: bool) -> Path:
         taken.append(folder)
     if not resume:
         return folder
-    unfinished = [each for each in taken if not (each / MANIFEST).exists()]
+    finished = (MANIFEST, SGPM_MANIFEST)
+    unfinished = [each for each in taken if not any((each / name).exists() for name in finished)]
     return (unfinished or taken or [folder])[-1]
