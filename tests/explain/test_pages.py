@@ -135,10 +135,11 @@ def test_bars_are_the_importances() -> None:
 
 
 def test_names_that_look_like_formulas(tmp_path: Path) -> None:
-    graph = awkward_graph(node_ids=[f"$^{v}$ \n{'long' * 20}" for v in range(20)], class_names=("$", "<b>", "a\nb"))
-    e = Explainer(method_of(graph), graph, graph.class_names).explain(0)
-    save_figure(explanation_figure(e), tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").stat().st_size > 10_000
+    for names in (("$", "<b>", "a\nb"), ("$^$", "$_$", r"$\frac$")):
+        graph = awkward_graph(node_ids=[f"$^{v}$ \n{'long' * 20}" for v in range(20)], class_names=names)
+        e = Explainer(method_of(graph), graph, graph.class_names).explain(0)
+        save_figure(explanation_figure(e), tmp_path / "picture.png")
+        assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
 # ---------------------------------------------------------------- pages
