@@ -201,6 +201,15 @@ def test_a_schedule_that_ends_before_it_began_is_mended(tmp_path: Path, monkeypa
     assert pairs == {(400, 1000), (400, 400), (20, 300), (20, 1000)}
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_decay_that_is_fixed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, decay_updates=(300, 1000), warmup_updates=(20, 400))
+    fixed = {"decay_updates": 300}
+    rows = call(tmp_path, 2, BASE.replace(fixed | {"warmup_updates": 20}), fixed=fixed).rows
+    pairs = {(row["config"]["warmup_updates"], row["config"]["decay_updates"]) for row in rows}
+    assert pairs == {(20, 300), (300, 300)}
+
+
 def test_the_best_goes_by_accuracy_then_loss_then_order() -> None:
     def row(trial: int, accuracy: float, loss: float) -> Row:
         return {"trial": trial, "status": "done", "val_accuracy": accuracy, "val_loss": loss}

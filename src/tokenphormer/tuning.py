@@ -291,8 +291,12 @@ class _Search:
             for key, choices in self._space.items()
         }
         merged: Any = self._base.to_dict() | values
-        # A decay that ended before the warm-up would be no schedule; it then begins and ends with it.
-        values["decay_updates"] = max(merged["decay_updates"], merged["warmup_updates"])
+        # A decay that ended before the warm-up would be no schedule; it then begins and ends with it. If the decay is
+        # not searched, it is the warm-up that is shorter.
+        if "decay_updates" in self._space:
+            values["decay_updates"] = max(merged["decay_updates"], merged["warmup_updates"])
+        else:
+            values["warmup_updates"] = min(merged["decay_updates"], merged["warmup_updates"])
         return self._base.replace(values)
 
 
