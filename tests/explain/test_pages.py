@@ -330,6 +330,7 @@ def test_the_command_refuses(cli: Cli, run_folder: Path) -> None:
     node = first_id(run_folder)
     assert_refused(cli("explain", run_folder, "--node", node[:-1] + "x", "--device", "cpu"), 2, f"nearest: {node}")
     assert_refused(cli("explain", run_folder, "--node", node, "--method", "shap"), 2, "expected auto, attention")
+    assert_refused(cli("explain", run_folder, "--method", "occlusion"), 2, "explains one node; name it with --node")
     assert_refused(cli("explain", run_folder, "--node", node, "--out", "why.csv"), 2, "ends in .png, .html, .json")
     assert_refused(cli("explain", "nowhere", "--node", node), 2, "no such folder")
     Path("why.png").write_text("mine")
