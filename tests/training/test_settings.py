@@ -132,6 +132,12 @@ def test_unknown_keys_offer_the_nearest(tmp_path: Path) -> None:
         Config(dropuot=0.1)  # type: ignore[call-arg]
 
 
+def test_keys_that_stand_twice(tmp_path: Path) -> None:
+    path = write(tmp_path, "dropout: 0.1\nseed: 1\ndropout: 0.5\n")
+    with pytest.raises(InputError, match=r"settings\.yaml: not valid YAML: 'dropout' stands in it twice"):
+        Config.from_yaml(path)
+
+
 @pytest.mark.parametrize("text", ["1: 2", "null: 2", "2001-01-01: 2", "true: 2", "xyzzyx: 2"])
 def test_keys_that_resemble_nothing(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match=r"is no setting$"):
