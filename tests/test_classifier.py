@@ -85,6 +85,19 @@ def test_scores_of_rows_of_a_table() -> None:
     assert estimator.score(nodes=np.arange(60)) > 0.5
 
 
+def test_scores_of_a_table_take_a_label_a_row() -> None:
+    """Not what NumPy would spread over all rows."""
+    X, y = table()
+    estimator = classifier().fit(X, y)
+    expected = np.mean(estimator.predict(X) == y)
+    assert estimator.score(X, y[:, None]) == expected
+    assert estimator.score(X, y.tolist()) == estimator.score(X, pd.Series(y)) == expected
+    with pytest.raises(InputError, match=r"score: expected the labels of the table's rows .* got None"):
+        estimator.score(X)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        estimator.score(X, y[:1])
+
+
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
@@ -329,7 +342,7 @@ def test_tables_keep_the_type_of_their_labels(kind: str, tmp_path: Path) -> None
     assert loaded.predict(X).tolist() == estimator.predict(X).tolist()
 
 
-def test_tables_of_other_shapes() -> None:
+def test_tables_of_other_shapes(tmp_path: Path) -> None:
     X, y = table()
     expected = classifier().fit(X, y).predict_proba(X)
     for make in (sp.csr_array, sp.coo_array, lambda x: x.tolist()):
@@ -340,6 +353,15 @@ def test_tables_of_other_shapes() -> None:
     np.testing.assert_allclose(estimator.predict_proba(named), expected, atol=1e-6)
     with pytest.raises(ValueError, match="feature names should match"):
         estimator.predict(named[list("bacde")])
+    estimator.save_pretrained(tmp_path)
+    loaded = TokenphormerClassifier.from_pretrained(tmp_path, device="cpu")
+    np.testing.assert_allclose(loaded.predict_proba(named), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="feature names should match"):
+        loaded.predict(named[list("bacde")])
+    weights, meta = load_tensors(tmp_path / "model.safetensors")
+    save_tensors(tmp_path / "model.safetensors", weights, meta | {"columns": ["a", "b"]})
+    with pytest.raises(InputError, match="columns: expected a list of 5 names"):
+        TokenphormerClassifier.from_pretrained(tmp_path)
     # Fitted on a graph next, nothing of the table is left.
     assert not hasattr(estimator.fit(GRAPH, SPLIT), "feature_names_in_")
 

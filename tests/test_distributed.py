@@ -360,8 +360,10 @@ def test_bad_input_is_told_once(folder: Path) -> None:
 @pytest.mark.parametrize("command", ["walks", "benchmark", "leaks"])
 def test_other_commands_work_alone(cli: Cli, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
     shared = "pretrain, train and predict share their work"
     works = f"tokenphormer: error: torchrun: `{command}` works in one process; {shared}\n"
+    assert cli(command, "debian") == Answer(2, "", works), "a scheduler that counts processes, but has no ranks"
     for rank, told in (("0", works), ("1", "")):
         monkeypatch.setenv("RANK", rank)
         assert cli(command, "debian") == Answer(2, "", told)

@@ -188,11 +188,26 @@ def test_a_recipe_that_is_the_default_is_tried_once(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_graph_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+    call(tmp_path, 1, graph=tiny_graph(name="caf\udce9"))
+    assert "on caf?, split" in (tmp_path / "best.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_schedule_that_ends_before_it_began_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, decay_updates=(300, 1000), warmup_updates=(20, 400))
     rows = call(tmp_path, 4, BASE.replace({"warmup_updates": 400})).rows
     pairs = {(row["config"]["warmup_updates"], row["config"]["decay_updates"]) for row in rows}
     assert pairs == {(400, 1000), (400, 400), (20, 300), (20, 1000)}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_decay_that_is_fixed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, decay_updates=(300, 1000), warmup_updates=(20, 400))
+    fixed = {"decay_updates": 300}
+    rows = call(tmp_path, 2, BASE.replace(fixed | {"warmup_updates": 20}), fixed=fixed).rows
+    pairs = {(row["config"]["warmup_updates"], row["config"]["decay_updates"]) for row in rows}
+    assert pairs == {(20, 300), (300, 300)}
 
 
 def test_the_best_goes_by_accuracy_then_loss_then_order() -> None:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
 from tokenphormer.errors import InputError
 from tokenphormer.explain import Explainer, Explanation, MethodName
@@ -149,7 +149,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         `nodes` are its labels, as scikit-learn has it.
         """
         if graph is not None and not isinstance(graph, Graph):
-            return float(np.mean(self.predict(graph) == np.asarray(nodes)))
+            if nodes is None:
+                raise InputError("score: expected the labels of the table's rows as the second argument, got None")
+            predicted, labels = self.predict(graph), column_or_1d(nodes)
+            check_consistent_length(predicted, labels)
+            return float(np.mean(predicted == labels))
         method, on = self._method_for(graph)
         by_split = nodes is None and self.split_ is not None and on is self.graph_
         if nodes is None:
@@ -223,6 +227,8 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         }
         if self.feature_names_ is not None:
             meta["feature_names"] = list(self.feature_names_)
+        if hasattr(self, "feature_names_in_"):
+            meta["columns"] = self.feature_names_in_.tolist()
         if self.sgpm_ is not None:
             meta["sgpm"] = self.sgpm_.hash
             if with_sgpm:
@@ -250,6 +256,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                 raise ValueError(f"classes: expected a list, got shape {loaded.classes_.shape}")
             loaded.n_features_in_ = int(str(meta["num_features"]))
             loaded.feature_names_ = _names(meta.get("feature_names"), loaded.n_features_in_)
+            columns: Any = meta.get("columns")
+            if columns is not None:  # of a table; scikit-learn then compares names and order
+                if not isinstance(columns, list) or len(columns) != loaded.n_features_in_:
+                    raise ValueError(f"columns: expected a list of {loaded.n_features_in_} names")
+                loaded.feature_names_in_ = np.array(list(map(str, columns)), dtype=object)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path}: its description is not one of this version ({error})") from error
         loaded.config_, loaded.weights_, loaded.graph_, loaded.split_ = loaded.config, weights, None, None

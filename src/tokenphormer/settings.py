@@ -12,12 +12,14 @@ import json
 import reprlib
 import types
 import typing
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 import yaml
 
 from tokenphormer.errors import InputError
@@ -100,14 +102,25 @@ def _read(name: str, text: str) -> Any:
     if len(text) > LONGEST:
         raise InputError(f"{name}: longer than the {LONGEST:,} characters that settings may have")
     try:
+        _check_once(yaml.compose(text, yaml.SafeLoader))
         return yaml.safe_load(text)
     # Besides its own errors, PyYAML lets out those of dates, huge numbers, odd tags and deep nesting.
     except Exception as error:
         raise InputError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
+def _check_once(node: yaml.Node | None) -> None:
+    """Raise if a key stands twice: YAML would pass over the first."""
+    if isinstance(node, yaml.MappingNode):
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := [key for key, times in keys.items() if times > 1]:
+            raise ValueError(f"{twice[0]!r} stands in it twice")
+
+
 def _convert(name: str, value: object, kind: Any) -> object:
     """Take `value` as the field's type, or say why not. An int is a fine float; 1 is no bool."""
+    if isinstance(value, np.generic):  # as searches over arrays of values give them; YAML cannot write them
+        value = value.item()
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         value = (

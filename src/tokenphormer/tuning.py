@@ -291,8 +291,12 @@ class _Search:
             for key, choices in self._space.items()
         }
         merged: Any = self._base.to_dict() | values
-        # A decay that ended before the warm-up would be no schedule; it then begins and ends with it.
-        values["decay_updates"] = max(merged["decay_updates"], merged["warmup_updates"])
+        # A decay that ended before the warm-up would be no schedule; it then begins and ends with it. If the decay is
+        # not searched, it is the warm-up that is shorter.
+        if "decay_updates" in self._space:
+            values["decay_updates"] = max(merged["decay_updates"], merged["warmup_updates"])
+        else:
+            values["warmup_updates"] = min(merged["decay_updates"], merged["warmup_updates"])
         return self._base.replace(values)
 
 
@@ -375,7 +379,7 @@ def _write(found: Tuned, about: str) -> None:
         head = f"# Trial {best['trial']} of {len(found.rows)} {about}: {best['val_accuracy']:.4f} validation accuracy\n"
         text = head.replace("\r", " ").replace("\n", " ").rstrip() + "\n" + Config().replace(best["config"]).to_yaml()
         with atomic_path(found.folder / BEST) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8", errors="replace")  # a graph's name may be no UTF-8
 
 
 def _line(row: Row, trials: int, found: Tuned) -> str:

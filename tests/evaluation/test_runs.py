@@ -185,6 +185,19 @@ def test_no_test_nodes(tmp_path: Path) -> None:
     assert summary.to_json()["test_accuracy"] is None
     assert "validation accuracy (the split has no test nodes)" in summary.accuracy_text()
     assert (tmp_path / "out" / "run.json").exists()
+    train(tmp_path / "two", graph, Split(range(40), range(40, 60), []), seeds=2)
+    assert "Over 2 seeds" in (tmp_path / "two" / "report.html").read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+    graph, said = tiny_graph(), list[str]()
+    without = Split(range(40), range(40, 60), [])
+    assert train(tmp_path / "a", graph, without, compare=True, say=said.append).comparison == []
+    bare = tiny_graph(x=None)
+    config = tiny_config(max_epochs=2, walk_pe=3)
+    assert train(tmp_path / "b", bare, config=config, compare=True, say=said.append).comparison == []
+    reasons = ("the split has no test nodes", "graph 'tiny' has no features")
+    assert said[-2:] == [f"--compare: {reason}, so there is nothing to compare with" for reason in reasons]
 
 
 # ---------------------------------------------------------------- predicting
@@ -543,52 +556,10 @@ def test_names_of_folders(tmp_path: Path) -> None:
     (tmp_path / "g" / "run.json").touch()
     assert free_folder(tmp_path, "g", True) == tmp_path / "g-2"
     assert free_folder(tmp_path, "new", True) == tmp_path / "new"
-    assert free_folder(tmp_path, "new", True) == tmp_path / "new"
-
-
-# ---------------------------------------------------------------- odd graphs
-
-
-def test_nodes_without_any_edge(tmp_path: Path) -> None:
-    graph = tiny_graph(edge_index=np.zeros((2, 0), np.int64))
-    summary = train(tmp_path / "out", graph, config=tiny_config(max_epochs=10), compare=True)
-    assert summary.test_accuracy[0] > 0.6
-    assert [name for name, _ in summary.comparison] == ["logistic regression on features", "two-layer GCN"]
-
-
-def test_features_that_are_all_the_same(tmp_path: Path) -> None:
-    said: list[str] = []
-    train(tmp_path / "out", tiny_graph(x=np.ones((60, 3))), say=said.append)
-    assert said == ["every node has the same features: only the graph's structure can tell nodes apart"]
-
-
-def test_no_features(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has no features; give some, or ask for positional encodings \(walk_pe=8\)"):
-        train(tmp_path / "out", tiny_graph(x=None))
-    train(tmp_path / "with", tiny_graph(x=None), config=tiny_config(walk_pe=4, max_epochs=2), compare=True)
-    assert (tmp_path / "with" / "run.json").exists()
-
-
-def test_one_class(tmp_path: Path) -> None:
-    graph = tiny_graph(y=np.zeros(60, int), class_names=("only",))
-    with pytest.raises(InputError, match="there is 1 class"):
-        train(tmp_path / "out", graph)
-
-
-def test_bad_input_leaves_the_folder_free(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no features"):
-        train(tmp_path / "out", tiny_graph(x=None))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_class_without_nodes_and_one_with_a_single_node(tmp_path: Path) -> None:
-    y = np.arange(60) % 2
-    y[0] = 2
-    graph = tiny_graph(y=y, class_names=("a", "b", "single", "nobody"))
-    said: list[str] = []
-    train(tmp_path / "out", graph, say=said.append)
-    assert said[0].startswith("no training node is of class nobody")
-    assert (tmp_path / "out" / "run.json").exists()
+    for name in ("g-sgpm", "g-sgpm-2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "g-sgpm-2" / "sgpm.json").touch()
+    assert free_folder(tmp_path, "g-sgpm", True) == tmp_path / "g-sgpm", "the other pre-training is finished"
 
 
 def test_every_epoch_is_logged_as_it_ends(tmp_path: Path) -> None:

@@ -135,10 +135,11 @@ def test_bars_are_the_importances() -> None:
 
 
 def test_names_that_look_like_formulas(tmp_path: Path) -> None:
-    graph = awkward_graph(node_ids=[f"$^{v}$ \n{'long' * 20}" for v in range(20)], class_names=("$", "<b>", "a\nb"))
-    e = Explainer(method_of(graph), graph, graph.class_names).explain(0)
-    save_figure(explanation_figure(e), tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").stat().st_size > 10_000
+    for names in (("$", "<b>", "a\nb"), ("$^$", "$_$", r"$\frac$")):
+        graph = awkward_graph(node_ids=[f"$^{v}$ \n{'long' * 20}" for v in range(20)], class_names=names)
+        e = Explainer(method_of(graph), graph, graph.class_names).explain(0)
+        save_figure(explanation_figure(e), tmp_path / "picture.png")
+        assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
 # ---------------------------------------------------------------- pages
@@ -329,6 +330,7 @@ def test_the_command_refuses(cli: Cli, run_folder: Path) -> None:
     node = first_id(run_folder)
     assert_refused(cli("explain", run_folder, "--node", node[:-1] + "x", "--device", "cpu"), 2, f"nearest: {node}")
     assert_refused(cli("explain", run_folder, "--node", node, "--method", "shap"), 2, "expected auto, attention")
+    assert_refused(cli("explain", run_folder, "--method", "occlusion"), 2, "explains one node; name it with --node")
     assert_refused(cli("explain", run_folder, "--node", node, "--out", "why.csv"), 2, "ends in .png, .html, .json")
     assert_refused(cli("explain", "nowhere", "--node", node), 2, "no such folder")
     Path("why.png").write_text("mine")

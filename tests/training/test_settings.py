@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -45,6 +46,31 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
     assert again == config
     assert again.hash == config.hash
     assert isinstance(again.walk_ratios, tuple)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """As scikit-learn's searches take them from arrays."""
+    values: dict[str, Any] = {
+        "num_walks": np.arange(3)[2],
+        "dropout": np.float32(0.5),
+        "learning_rate": np.float64(0.25),
+        "fresh_walks": np.bool_(True),
+        "walk_pooling": np.str_("sum"),
+        "walk_ratios": list(np.array([1, 0, 0, 0])),
+    }
+    config = Config(**values)
+    plain = Config(
+        num_walks=2,
+        dropout=0.5,
+        learning_rate=0.25,
+        fresh_walks=True,
+        walk_pooling="sum",
+        walk_ratios=(1.0, 0.0, 0.0, 0.0),
+    )
+    assert config == Config().replace(values) == plain
+    assert config.to_yaml() == plain.to_yaml()
+    with pytest.raises(InputError, match=r"num_walks: 2.5; expected a value of type int"):
+        Config(num_walks=np.float32(2.5))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "# nothing but a remark\n", "---\n", "null\n"])
@@ -104,6 +130,12 @@ def test_unknown_keys_offer_the_nearest(tmp_path: Path) -> None:
         Config().replace({"dropuot": 0.1})
     with pytest.raises(TypeError, match="dropuot"):
         Config(dropuot=0.1)  # type: ignore[call-arg]
+
+
+def test_keys_that_stand_twice(tmp_path: Path) -> None:
+    path = write(tmp_path, "dropout: 0.1\nseed: 1\ndropout: 0.5\n")
+    with pytest.raises(InputError, match=r"settings\.yaml: not valid YAML: 'dropout' stands in it twice"):
+        Config.from_yaml(path)
 
 
 @pytest.mark.parametrize("text", ["1: 2", "null: 2", "2001-01-01: 2", "true: 2", "xyzzyx: 2"])

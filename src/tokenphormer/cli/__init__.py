@@ -71,7 +71,7 @@ def _root(
     del version
     command = context.invoked_subcommand
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and command not in ("pretrain", "train", "predict"):
-        if os.environ.get("RANK") == "0":
+        if os.environ.get("RANK", "0") == "0":
             raise InputError(
                 f"torchrun: `{command}` works in one process; pretrain, train and predict share their work"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -16,9 +17,13 @@ from tokenphormer.training.settings import TrainingSettings
 PENALTIES = (0.1, 1.0, 10.0)
 
 
-def yardsticks(graph: Graph, split: Split, device: torch.device) -> list[tuple[str, float]]:
-    """Names and test accuracies. Both are chosen on validation, as everything is."""
-    if graph.x is None or not len(split.test):
+def yardsticks(
+    graph: Graph, split: Split, device: torch.device, say: Callable[[str], None] = lambda _: None
+) -> list[tuple[str, float]]:
+    """Names and test accuracies. Both are chosen on validation, as everything is. None where that cannot be."""
+    if not graph.num_features or not len(split.test):
+        lacking = "the split has no test nodes" if graph.num_features else f"graph '{graph.name}' has no features"
+        say(f"--compare: {lacking}, so there is nothing to compare with")
         return []
     return [
         ("logistic regression on features", _logistic_regression(graph, split)),

@@ -176,7 +176,7 @@ def write_run(
             attention=found["attention"],
             comparison=summary.comparison,
             calibration=found.get("calibration"),
-            seeds=summary.test_accuracy,
+            seeds=summary.test_accuracy or summary.val_accuracy,
             seconds=summary.seconds,
             peak_memory_bytes=summary.peak_memory_bytes,
             environment=environment,
@@ -376,6 +376,6 @@ def _model_card(
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, atomically."""
+    """Write a text file, atomically. A name of a folder that is no UTF-8 has a ? in it, as in the report."""
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="replace")

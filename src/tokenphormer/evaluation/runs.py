@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tokenphormer import distributed
 from tokenphormer.classifier import TokenphormerClassifier
-from tokenphormer.errors import InputError, InterruptedTrainingError
+from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.evaluation.prediction_files import Piece, scored_nodes, write_pieces
 from tokenphormer.evaluation.run_folder import (
     MANIFEST,
@@ -33,6 +33,7 @@ from tokenphormer.graph import Graph, Split
 from tokenphormer.graph.tables import read_node_list
 from tokenphormer.hashing import digest
 from tokenphormer.sgpm import PretrainedSGPM
+from tokenphormer.sgpm.pretrain_run import MANIFEST as SGPM_MANIFEST
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import Trainer, in_pieces, predict
 from tokenphormer.training.settings import Config
@@ -96,12 +97,12 @@ def _train(
             seeded = config.replace({"seed": config.seed + number})
             folder = out / "seeds" / str(seeded.seed)
             done.append(_one_seed(graph, split, seeded, folder, device, number, sgpm, vectors, after_epoch, say))
-        return _finish(graph, graph_source, split, config, out, device, done, compare, command, sgpm)
+        return _finish(graph, graph_source, split, config, out, device, done, compare, command, sgpm, say)
     except InterruptedTrainingError as stop:
         raise InterruptedTrainingError(f"{stop}; {HOW_TO_GO_ON}", stop.signal) from stop
     except KeyboardInterrupt as stop:  # while something else than the epochs was going on
         raise InterruptedTrainingError(f"stopped; {HOW_TO_GO_ON}") from stop
-    except InputError:
+    except (InputError, ResourceError):  # settings may be to blame for too little memory too
         if distributed.is_first():
             _let_go(out)
         raise
@@ -118,6 +119,7 @@ def _finish(
     compare: bool,
     command: str,
     sgpm: PretrainedSGPM | None,
+    say: Callable[[str], None],
 ) -> Summary:
     """Choose the best seed and write everything but the seeds' own files."""
     best = max(range(len(done)), key=lambda i: done[i]["metrics"]["val"]["accuracy"])
@@ -125,7 +127,7 @@ def _finish(
     if compare:
         from tokenphormer.evaluation.compare import yardsticks  # here, for it brings the whole of PyG
 
-        comparison = yardsticks(graph, split, device)
+        comparison = yardsticks(graph, split, device, say)
     chosen = out / "seeds" / str(config.seed + best)
     summary = Summary(
         folder=out,
@@ -209,9 +211,10 @@ def _one_seed(
         if not distributed.is_first():
             return
         lines = [json.dumps(row) + "\n" for row in trainer.progress.history]
-        with (folder / "history.jsonl").open("a" if logged else "w", encoding="utf-8") as file:
-            file.writelines(lines[logged:])
-        logged = len(lines)
+        if len(lines) > logged:  # else a loss that is no number has ended it
+            with (folder / "history.jsonl").open("a" if logged else "w", encoding="utf-8") as file:
+                file.writelines(lines[logged:])
+            logged = len(lines)
         after_epoch(number, trainer)
 
     fitted = fit_tokenphormer(
@@ -343,7 +346,7 @@ def _pieces(classifier: TokenphormerClassifier, graph: Graph, nodes: NDArray[np.
 def free_folder(parent: Path, name: str, resume: bool) -> Path:
     """parent/NAME, or parent/NAME-2 and so on, the first that is free; to resume, the last that holds no finished run.
 
-    If all do, it is the last one.
+    Nor a finished pre-training. If all do, it is the last one.
     """
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".") or "graph"
     taken: list[Path] = []
@@ -351,5 +354,6 @@ def free_folder(parent: Path, name: str, resume: bool) -> Path:
         taken.append(folder)
     if not resume:
         return folder
-    unfinished = [each for each in taken if not (each / MANIFEST).exists()]
+    finished = (MANIFEST, SGPM_MANIFEST)
+    unfinished = [each for each in taken if not any((each / name).exists() for name in finished)]
     return (unfinished or taken or [folder])[-1]

@@ -246,4 +246,4 @@ def model_card(graph: Graph, settings: SGPMSettings, progress: PretrainProgress)
 
 def _write(path: Path, text: str) -> None:
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="replace")  # a graph's name may be no UTF-8

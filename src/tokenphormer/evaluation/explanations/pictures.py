@@ -115,7 +115,9 @@ def draw_tokens(axes: Axes, explanation: Explanation) -> None:
     axes.xaxis.set_major_formatter(percent_ticks())
     if occluded:
         spot: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2, "borderaxespad": 0.1}
-        axes.legend(frameon=False, fontsize=8, labelcolor=INK, handlelength=1.2, borderpad=0, **spot)
+        legend = axes.legend(frameon=False, fontsize=8, labelcolor=INK, handlelength=1.2, borderpad=0, **spot)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
 
 
 def _bold() -> dict[str, Any]:

@@ -41,6 +41,8 @@ def explain_run(
     if out is not None and out.exists() and not overwrite:
         raise InputError(f"{out}: exists already; choose another name, or say --force")
     chosen = check_method(method)
+    if node is None and method not in ("auto", "attention"):
+        raise InputError(f"--method {method}: explains one node; name it with --node, or leave --method out")
     classifier, manifest = load_run(folder, device=device)
     explainer = classifier.explainer(load_graph_for(folder, classifier, manifest, source, directed, "--graph"))
     if node is None:

@@ -1,0 +1,80 @@
+"""Runs on odd graphs, with odd names, and with settings that cannot be trained with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.evaluation.test_runs import train
+from tests.tiny import tiny_config, tiny_graph
+from tokenphormer.errors import InputError, ResourceError
+
+
+def test_nodes_without_any_edge(tmp_path: Path) -> None:
+    graph = tiny_graph(edge_index=np.zeros((2, 0), np.int64))
+    summary = train(tmp_path / "out", graph, config=tiny_config(max_epochs=10), compare=True)
+    assert summary.test_accuracy[0] > 0.6
+    assert [name for name, _ in summary.comparison] == ["logistic regression on features", "two-layer GCN"]
+
+
+def test_features_that_are_all_the_same(tmp_path: Path) -> None:
+    said: list[str] = []
+    train(tmp_path / "out", tiny_graph(x=np.ones((60, 3))), say=said.append)
+    assert said == ["every node has the same features: only the graph's structure can tell nodes apart"]
+
+
+def test_no_features(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no features; give some, or ask for positional encodings \(walk_pe=8\)"):
+        train(tmp_path / "out", tiny_graph(x=None))
+    train(tmp_path / "with", tiny_graph(x=None), config=tiny_config(walk_pe=4, max_epochs=2), compare=True)
+    assert (tmp_path / "with" / "run.json").exists()
+
+
+def test_one_class(tmp_path: Path) -> None:
+    graph = tiny_graph(y=np.zeros(60, int), class_names=("only",))
+    with pytest.raises(InputError, match="there is 1 class"):
+        train(tmp_path / "out", graph)
+
+
+def test_bad_input_leaves_the_folder_free(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no features"):
+        train(tmp_path / "out", tiny_graph(x=None))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+    """As Python reads the name of a folder that another system has named."""
+    train(tmp_path / "out", tiny_graph(name="caf\udce9"))
+    assert (tmp_path / "out" / "model_card.md").read_text(encoding="utf-8").startswith("# Tokenphormer on caf?\n")
+    assert (tmp_path / "out" / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"learning_rate": 1e30, "gradient_clip": 0.0}, "training found no weights to keep"),
+        ({"hidden_channels": 10**12}, "not enough memory"),
+    ],
+)
+def test_settings_that_cannot_be_trained_with_leave_the_folder_free(
+    tmp_path: Path, changes: dict[str, Any], error: str
+) -> None:
+    """Their error says what to change, and the mended command may name the same folder."""
+    with pytest.raises((InputError, ResourceError), match=error):
+        train(tmp_path / "out", config=tiny_config(max_epochs=2, **changes))
+    assert list(tmp_path.iterdir()) == []
+    train(tmp_path / "out")
+    assert (tmp_path / "out" / "run.json").exists()
+
+
+def test_a_class_without_nodes_and_one_with_a_single_node(tmp_path: Path) -> None:
+    y = np.arange(60) % 2
+    y[0] = 2
+    graph = tiny_graph(y=y, class_names=("a", "b", "single", "nobody"))
+    said: list[str] = []
+    train(tmp_path / "out", graph, say=said.append)
+    assert said[0].startswith("no training node is of class nobody")
+    assert (tmp_path / "out" / "run.json").exists()
