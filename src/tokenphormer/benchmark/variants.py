@@ -248,7 +248,7 @@ def take_over(jobs: list[Job], rows: list[Row], path: Path) -> list[Job]:
         if known is None:
             left.append(job)
         else:
-            append_row(path, known | job.row() | {"time": time.time()})
+            append_row(path, known | job.row())
     return left
 
 
