@@ -5,7 +5,8 @@
 Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset (or
 another share, `--keep`) on `--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them
 sees a test label. It can be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the
-rows tell. `--search plus-averaged` draws nothing: it is every recipe with several running means of the weights.
+rows tell. `--search plus-averaged` and `plus-cpu` draw nothing: they are all
+combinations.
 """
 
 from __future__ import annotations
@@ -236,7 +237,19 @@ DEEP: dict[str, tuple[object, ...]] = UNLIKE_REFINED | {
 RECIPE = "recipe"
 AVERAGED: dict[str, tuple[object, ...]] = {RECIPE: tuple(RECIPES), "weight_average": (0.0, 0.9, 0.95, 0.98)}
 """Every recipe with every running mean of the weights."""
+CPU: dict[str, tuple[object, ...]] = {
+    RECIPE: ("many hops",),
+    "num_walks": (0,),
+    "max_epochs": (200,),
+    "patience": (30,),
+    "weight_average": (0.98,),
+    "hidden_channels": (64, 128),
+    "num_hops": (4, 6),
+    "consistency": (0.0, 0.5),
+}
+"""What *many hops* can be on a CPU, where ten hops and eight walks take too long."""
 SPACES = {
+    "plus-cpu": CPU,
     "plus-averaged": AVERAGED,
     "plus-light": LIGHT,
     "plus-deep": DEEP,
