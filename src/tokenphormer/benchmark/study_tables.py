@@ -19,6 +19,7 @@ from tokenphormer.benchmark.sgpm_study import STUDY as PRETRAINING
 from tokenphormer.benchmark.tables import (
     check_ours,
     check_splits,
+    column_of,
     difference_text,
     main_accuracies,
     mean_interval,
@@ -42,6 +43,7 @@ VARIED = {
     "inputs": (),
     "additions": tuple(key for values in ADDITIONS.values() for key in values),
     "defaults": tuple(Config.__dataclass_fields__),
+    "votes": (),
 }
 """The settings in which runs of a study differ."""
 REFERENCES = {
@@ -50,12 +52,13 @@ REFERENCES = {
     "inputs": "all inputs",
     "additions": "all of it",
     "defaults": "tuned",
+    "votes": "Tokenphormer+, five that vote",
 }
 """What the others of a study are compared with."""
 COLOURS = {"tokenphormer": (plots.ORANGE, "o", "walk-tokens"), "nagphormer": (plots.BLUE, "s", "hops")}
 
 Results = dict[str, dict[str, dict[int, float]]]
-"""Test accuracy in percent: by dataset, by variant, by split."""
+"""Test accuracy in percent: by column, which is a dataset and its protocol, by variant, by split."""
 
 
 def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lambda _: None) -> Results:
@@ -63,8 +66,10 @@ def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lamb
     prefix = f"{study}: "
     mine = [row for row in rows if row["kind"] == "final" and str(row["study"]).startswith(prefix)]
     found: Results = {}
-    for dataset in dict.fromkeys(row["dataset"] for row in mine):
-        here = [row for row in mine if row["dataset"] == dataset]
+    columns: dict[str, list[Row]] = {}
+    for row in mine:
+        columns.setdefault(column_of(row["dataset"], row["protocol"]), []).append(row)
+    for dataset, here in columns.items():
         known = {variant.study(study): variant for variant in variants(study, dataset, with_sgpm=True)}
         here = [row for row in here if row["study"] in known]
         kept = []
@@ -81,7 +86,7 @@ def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lamb
                 found[dataset].setdefault(name, {})[int(row["split"])] = 100 * row["test_accuracy"]
         for variant in known.values():
             if variant.default == "main" and kept:  # on the same splits
-                tuned = main_accuracies(rows, dataset, kept[0]["protocol"], variant.model)
+                tuned = main_accuracies(rows, kept[0]["dataset"], kept[0]["protocol"], variant.model)
                 found[dataset] = ({variant.name: tuned} if tuned else {}) | found[dataset]
     return {dataset: results for dataset, results in found.items() if results}
 
@@ -260,8 +265,8 @@ def _tokens_panel(axes: Axes, dataset: str, found: dict[str, dict[int, float]]) 
         label = f"{entry(model).title} ({unit})"
         axes.plot(count, mean_of, label=label, color=colour, marker=marker, markersize=3, linewidth=1.3)
         axes.fill_between(count, low, high, color=colour, alpha=0.18, linewidth=0)
-    if dataset in DIAMETER:
-        axes.axvline(DIAMETER[dataset], color=plots.MUTED, linewidth=1, linestyle="--", label="_diameter")
+    if (diameter := DIAMETER.get(dataset.partition(",")[0])) is not None:
+        axes.axvline(diameter, color=plots.MUTED, linewidth=1, linestyle="--", label="_diameter")
         axes.set_title("dashed: diameter", loc="right", **plots.small_text())
     axes.set_xlim(0, 143)
     axes.set_xticks(range(0, 141, 20))
