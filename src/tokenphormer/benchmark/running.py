@@ -20,11 +20,12 @@ from tokenphormer.benchmark.rows import Row, config_hash, origin
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.evaluation.metrics import evaluate
 from tokenphormer.graph import Graph, Split, load_graph, make_split
+from tokenphormer.graph.disk import in_memory
 from tokenphormer.graph.splits import stratified_split
 from tokenphormer.hashing import digest, hash_order
 from tokenphormer.training.fit import NO_MEMORY, peak_memory
 from tokenphormer.training.loop import Labelled, Progress, Trainer, predict
-from tokenphormer.training.presets import MOST_NODES
+from tokenphormer.training.tokenphormer import MOST_NODES
 
 SEARCH_SPLITS = 100
 """Numbers of splits from here on are for searches; the reported ones are 0, 1, 2, …"""
@@ -98,7 +99,7 @@ def dataset(source: str | OwnGraph) -> Graph:
     if OwnGraph.of(graph, source.path) != source:
         raise InputError(f"{source.path}: was changed while it was benchmarked; put it back, or give another --out")
     # Batches from disk are for Tokenphormer alone: other methods, and Tokenphormer+'s recipes, work on the whole graph.
-    return dataclasses.replace(graph, stored=None) if graph.num_nodes <= MOST_NODES else graph
+    return in_memory(graph) if graph.stored is not None and graph.num_nodes <= MOST_NODES else graph
 
 
 def split_of(graph: Graph, protocol: str, number: int) -> Split:
