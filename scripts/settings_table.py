@@ -43,7 +43,8 @@ A value comes from the first of these that gives one:
 3. without `--config`: the recipe that suits the graph (below)
 4. the default, which is the paper's or its authors' wherever they give one
 
-From Python, `Config()` and `TokenphormerClassifier()` have the defaults on any device. A name that is no setting is an
+From Python, `TokenphormerClassifier.for_graph(graph, split)` has the recipe, and what you add to it; `Config()` and
+`TokenphormerClassifier()` have the defaults on any graph and device. A name that is no setting is an
 error, and so is a value of the wrong kind.
 """
 

@@ -18,8 +18,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.tiny import CLASS_NAMES, TINY, contents, tiny_graph, tiny_split
-from tokenphormer import Graph, InputError, Split, TokenphormerClassifier
+from tokenphormer import Graph, InputError, Split, TokenphormerClassifier, make_split
 from tokenphormer.tensor_files import load_tensors, save_tensors
+from tokenphormer.training.presets import config_for
 from tokenphormer.training.settings import Config
 
 GRAPH = tiny_graph()
@@ -33,6 +34,22 @@ def classifier(**changes: Any) -> TokenphormerClassifier:
 @pytest.fixture(scope="module")
 def fitted() -> TokenphormerClassifier:
     return classifier().fit(GRAPH, SPLIT)
+
+
+# ---------------------------------------------------------------- what suits a graph
+
+
+def test_settings_that_suit_a_graph() -> None:
+    """Those of `tokenphormer train`, and what is given beside them; any parameter, and none that there is not."""
+    chosen = TokenphormerClassifier.for_graph(GRAPH, SPLIT, device="cpu", hidden_channels=8, random_state=3)
+    assert chosen.config == config_for(GRAPH, SPLIT, torch.device("cpu")).replace({"hidden_channels": 8, "seed": 3})
+    assert (chosen.device, chosen.random_state) == ("cpu", 3)
+    alone = TokenphormerClassifier.for_graph(GRAPH, device="cpu", seed=2)
+    assert alone.config == config_for(GRAPH, make_split(GRAPH, seed=2), torch.device("cpu")).replace({"seed": 2})
+    assert clone(alone).get_params() == alone.get_params()
+    assert alone.set_params(max_epochs=1).fit(GRAPH).score() >= 0
+    with pytest.raises(TypeError, match="no parameter 'hidden'; nearest: hidden_channels"):
+        TokenphormerClassifier.for_graph(GRAPH, hidden=8)
 
 
 # ---------------------------------------------------------------- on graphs

@@ -30,6 +30,7 @@ from tokenphormer.tensor_files import load_tensors, save_tensors
 from tokenphormer.tokens.source import projects_whole
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import predict
+from tokenphormer.training.presets import config_for
 from tokenphormer.training.settings import Config
 from tokenphormer.training.tokenphormer import MOST_NODES, TokenphormerMethod, as_taken
 from tokenphormer.walks.sampling import check_device, choose_device
@@ -61,6 +62,22 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             near = difflib.get_close_matches(unknown, _DEFAULTS, n=3)
             offer = f"; nearest: {', '.join(near)}" if near else ""
             raise TypeError(f"TokenphormerClassifier has no parameter {unknown!r}{offer}")
+
+    @classmethod
+    def for_graph(cls, graph: Graph, split: Split | None = None, **params: Any) -> TokenphormerClassifier:
+        """One with the settings that `tokenphormer train` takes for a graph on the device; `params` change them.
+
+        They go by the size of the graph, its features and the classes of the split's training nodes; without a split, of
+        that which `fit` would make.
+
+        >>> from tokenphormer import load_graph
+        >>> TokenphormerClassifier.for_graph(load_graph("debian"), device="cpu", max_epochs=9).num_hops
+        4
+        """
+        asked = cls(**params)
+        split = make_split(graph, seed=asked.config.seed) if split is None else split
+        chosen = config_for(graph, split, check_device(choose_device(asked.device)))
+        return cls(**(chosen.__dict__ | params))
 
     @property
     def config(self) -> Config:
