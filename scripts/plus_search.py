@@ -5,8 +5,7 @@
 Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset (or
 another share, `--keep`) on `--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them
 sees a test label. It can be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the
-rows tell. `--search plus-averaged` and `plus-cpu` draw nothing: they are all
-combinations.
+rows tell. `--search plus-averaged`, `plus-cpu` and `plus-cpu-deep` draw nothing: they are all combinations.
 """
 
 from __future__ import annotations
@@ -248,8 +247,16 @@ CPU: dict[str, tuple[object, ...]] = {
     "consistency": (0.0, 0.5),
 }
 """What *many hops* can be on a CPU, where ten hops and eight walks take too long."""
+CPU_DEEP: dict[str, tuple[object, ...]] = {
+    RECIPE: ("deep hops", "deep scores"),
+    "max_epochs": (200,),
+    "patience": (30,),
+    "hidden_channels": (64, 128),
+}
+"""Its rivals there: two layers, and few tokens or none."""
 SPACES = {
     "plus-cpu": CPU,
+    "plus-cpu-deep": CPU_DEEP,
     "plus-averaged": AVERAGED,
     "plus-light": LIGHT,
     "plus-deep": DEEP,

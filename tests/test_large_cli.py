@@ -111,7 +111,7 @@ def test_few_nodes_are_scored_together(
 ) -> None:
     """On a CPU, in pieces that its caches hold; but all at once where scores are passed on, which takes all of them."""
     cli("convert", mine, "disk")
-    words = [*QUICK, f"--set=score_hops={score_hops}", "--out", "run", "--device", "cpu"]
+    words = [*QUICK, "--set=row_activation=false", f"--set=score_hops={score_hops}", "--out", "run", "--device", "cpu"]
     assert cli("train", "disk", *words).code == 0
     sizes = []
     scores = TokenphormerMethod.scores

@@ -30,9 +30,8 @@ from tokenphormer.tensor_files import load_tensors, save_tensors
 from tokenphormer.tokens.source import projects_whole
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import predict
-from tokenphormer.training.presets import MOST_NODES
 from tokenphormer.training.settings import Config
-from tokenphormer.training.tokenphormer import TokenphormerMethod
+from tokenphormer.training.tokenphormer import MOST_NODES, TokenphormerMethod, as_taken
 from tokenphormer.walks.sampling import check_device, choose_device
 
 WEIGHTS_FILE = "model.safetensors"
@@ -322,10 +321,7 @@ def _in_order(graph: Graph, names: tuple[str, ...] | None, count: int) -> Graph:
 
 def _whole(graph: Graph, config: Config) -> Graph:
     """The graph in memory, if it can be projected whole; else an error that says what else can be done."""
-    if graph.stored is not None and graph.num_nodes <= MOST_NODES:
-        x: Any = graph.x
-        x = x if x is None or x.dtype == np.float32 else x.astype(np.float32)  # there it may be in half precision
-        graph = dataclasses.replace(graph, x=x, stored=None)
+    graph = as_taken(graph, config)
     if not projects_whole(graph, config.hidden_channels):
         where = f"is on disk, with more than {MOST_NODES:,} nodes" if graph.stored is not None else "is too large"
         raise InputError(

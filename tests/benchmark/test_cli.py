@@ -152,7 +152,7 @@ def test_a_study_with_an_sgpm(here: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (
             ("--study", "albation"),
-            "--study albation: there is no such study; expected main, ablation, tokens, sgpm, inputs, additions or",
+            "--study albation: there is no such study; expected main, ablation, tokens, sgpm, inputs, additions,",
         ),
         (("--study", "foo", "--models", "mlp"), "--study foo: there is no such study; expected main, ablation"),
         (("--study", "foo", "--sgpm"), "--study foo: there is no such study"),

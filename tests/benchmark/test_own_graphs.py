@@ -331,8 +331,8 @@ def test_studies(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "0 runs added" in cli("benchmark", "--study", study, *common).out
     assert cli("benchmark", "--models", "tokenphormer+", "--budget", 1, *common).code == 0
     assert cli("tables", "rows", "--out", "tables").code == 0
-    assert "| | mine |" in Path("tables/ablation.md").read_text(encoding="utf-8")
-    found = study_results(read_rows([Path("rows")]), "defaults")["mine"]
+    assert "| | mine, given |" in Path("tables/ablation.md").read_text(encoding="utf-8")
+    found = study_results(read_rows([Path("rows")]), "defaults")["mine, given"]
     assert {name: sorted(splits) for name, splits in found.items()} == {
         "tuned": [0, 1],  # of the main study on the splits that came with the graph
         "without settings, on a CPU": [0, 1],

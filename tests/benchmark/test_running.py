@@ -24,8 +24,10 @@ from tokenphormer.benchmark.methods import METHODS, entry
 from tokenphormer.benchmark.rows import FORMAT
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, blind, halves, run, split_of, values_tuple
 from tokenphormer.errors import DatasetMissingError, InputError, ResourceError
+from tokenphormer.evaluation.metrics import evaluate
 from tokenphormer.graph import Graph, Split
 from tokenphormer.graph.splits import PROTOCOLS
+from tokenphormer.training.loop import predict
 
 SHORT: dict[str, Any] = {"max_epochs": 3}
 
@@ -226,6 +228,26 @@ def test_the_same_job_gives_the_same_numbers(tiny_datasets: Graph) -> None:
     }
     other = run(job(split=1), CPU)
     assert (other["split_hash"], other["val_loss"]) != (first["split_hash"], first["val_loss"])
+
+
+def test_votes_are_the_mean_of_what_each_would_say(tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Any] = []
+
+    def keep(*given: Any) -> Any:
+        said.append(predict(*given))
+        return said[-1]
+
+    monkeypatch.setattr(running, "predict", keep)
+    alone = [run(dataclasses.replace(job(), seed=seed), CPU) for seed in (3, 1003, 2003)]
+    assert len({probabilities.tobytes() for probabilities in said}) == 3
+    row = run(dataclasses.replace(job(), seed=3, voters=3), CPU)
+    assert [one.tolist() for one in said[:3]] == [one.tolist() for one in said[3:]]
+    split = split_of(tiny_datasets, "stratified", 0)
+    mean = np.mean(said[:3], axis=0)[len(split.val) :]
+    assert row["test_accuracy"] == evaluate(mean, tiny_datasets.y[split.test]).accuracy
+    assert (row["voters"], row["parameters"]) == (3, 3 * alone[0]["parameters"])
+    assert row["epochs"] == sum(one["epochs"] for one in alone)
+    assert "voters" not in alone[0]
 
 
 def test_a_method_without_parameters_is_not_trained(tiny_datasets: Graph) -> None:

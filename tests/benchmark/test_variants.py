@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,17 @@ from tokenphormer.benchmark.running import Job, split_of
 from tokenphormer.benchmark.running import run as real_run
 from tokenphormer.benchmark.sgpm_study import Pretraining
 from tokenphormer.benchmark.study_tables import study_results, write_studies
-from tokenphormer.benchmark.variants import ABLATION, ADDITIONS, BASE, INPUTS, jobs_of, run_study, start_values
+from tokenphormer.benchmark.variants import (
+    ABLATION,
+    ADDITIONS,
+    BASE,
+    INPUTS,
+    VOTERS,
+    VOTING,
+    jobs_of,
+    run_study,
+    start_values,
+)
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.sgpm import SGPMSettings
@@ -144,6 +155,34 @@ def test_without_settings(study: Run, tiny_datasets: Graph) -> None:
     assert epochs == [CPU_SIZE["max_epochs"], 500]
 
 
+def test_votes(study: Run, tmp_path: Path) -> None:
+    """Five of each method, in the settings of the main study; what one gives is the main study's."""
+    main = tmp_path / "main.jsonl"
+    found = {"tokenphormer+": dict(entry("tokenphormer+").starts[0]), "appnp": {"dropout": 0.7}}
+    for model, values in found.items():
+        append_row(main, trial(0, model=model, val_accuracy=0.4))
+        append_row(main, trial(1, model=model, val_accuracy=0.6, values=values))
+        append_row(main, make_row(model=model, values=values, test_accuracy=0.25))
+    rows = study("votes", 1, ("cora",), merge=(main,))
+    assert [(row["study"], row["voters"]) for row in rows] == [
+        (f"votes: {entry(model).title}, five that vote", VOTERS) for model in VOTING
+    ]
+    for row in rows:
+        assert row["config"] == json.loads(json.dumps(complete(entry(row["model"]), found.get(row["model"], {}))))
+    results = study_results([*rows, *read_rows([main])], "votes")["cora"]
+    assert results["Tokenphormer+, one"] == results["APPNP, one"] == {0: 25.0}
+    assert {name for name in results if name.endswith("vote")} == {
+        f"{entry(model).title}, five that vote" for model in VOTING
+    }
+
+
+def test_protocols_have_columns_of_their_own(study: Run, tmp_path: Path) -> None:
+    rows = study("votes", 1, ("photo",))
+    run_study("votes", Plan((), ("photo",), 1, protocol="given"), tmp_path / "given", CPU)
+    rows += read_rows([tmp_path / "given"])
+    assert list(study_results(rows, "votes")) == ["photo", "photo, given"]
+
+
 def test_runs_of_the_main_study_are_not_run_again(study: Run, tmp_path: Path) -> None:
     """The same settings, split and seed: the row is the main study's, under the name of this one. Said, and counted."""
     found = {"num_walks": 4, "hidden_channels": 8}
@@ -169,7 +208,7 @@ def test_the_first_split_comes_first() -> None:
 
 
 def test_a_study_there_is_not(study: Run, tmp_path: Path) -> None:
-    message = r"--study albation: there is no such study; expected main, ablation, .*, additions or defaults"
+    message = r"--study albation: there is no such study; expected main, ablation, .*, defaults or votes"
     with pytest.raises(InputError, match=message):
         study("albation")
     assert not (tmp_path / "out").exists()

@@ -367,7 +367,8 @@ def test_a_converted_copy_of_the_graph(tmp_path: Path, monkeypatch: pytest.Monke
     explorer = Explorer(open_run(out, "cpu", str(tmp_path / "disk")))
     explorer.load()
     assert explorer.ready
-    monkeypatch.setattr("tokenphormer.classifier.MOST_NODES", 65)
+    for place in ("classifier", "training.tokenphormer"):
+        monkeypatch.setattr(f"tokenphormer.{place}.MOST_NODES", 65)
     with pytest.raises(InputError, match=r"\(66 nodes\) is on disk, with more than 65 nodes, .* row_activation=false"):
         predict_run(out, str(tmp_path / "disk"), tmp_path / "p.csv", None, "cpu", None, True)
     monkeypatch.setattr("tokenphormer.tokens.source.WHOLE_GRAPH_BYTES", 100)

@@ -21,6 +21,7 @@ from tokenphormer.tokens.stored_hops import stored_hops
 from tokenphormer.training.estimate import estimate
 from tokenphormer.training.fit import fit_tokenphormer
 from tokenphormer.training.loop import predict
+from tokenphormer.training.presets import config_for
 from tokenphormer.training.tokenphormer import TokenphormerMethod
 from tokenphormer.walks import KINDS, sample_walks
 from tokenphormer.walks.sampling import csr_arrays
@@ -200,3 +201,19 @@ def test_a_moment_of_other_work_does_not_mislead_the_estimate(monkeypatch: pytes
 
     assert guess(disturbed=20) == pytest.approx(guess(disturbed=0))
     assert guess(disturbed=10_000) == pytest.approx(4 * guess(disturbed=0))
+
+
+def test_what_takes_a_graph_whole_holds_a_small_one_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same weights and predictions as from memory, also in half precision; a large one is refused, not read."""
+    graph, config = tiny_graph(), tiny_config(row_activation=True, score_hops=2, num_hops=1)
+    split, everyone = tiny_split(graph), np.arange(graph.num_nodes)
+    wanted = predict(fit_tokenphormer(graph, split, config, CPU).method, everyone, config, CPU)
+    for half, near in ((False, 1e-6), (True, 1e-2)):
+        stored = on_disk(tmp_path, graph, str(half), half=half)
+        found = fit_tokenphormer(stored, split, config, CPU).method
+        assert found.source.whole
+        np.testing.assert_allclose(predict(found, everyone, config, CPU), wanted, atol=near)
+    assert config_for(stored, split, CPU) == config_for(graph, split, CPU)
+    monkeypatch.setattr("tokenphormer.training.tokenphormer.MOST_NODES", graph.num_nodes - 1)
+    with pytest.raises(InputError, match=r"row_activation: '.*' \(\d+ nodes\) is too large to be projected whole"):
+        fit_tokenphormer(stored, split, config, CPU)

@@ -20,11 +20,12 @@ from tokenphormer.benchmark.rows import Row, config_hash, origin
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.evaluation.metrics import evaluate
 from tokenphormer.graph import Graph, Split, load_graph, make_split
+from tokenphormer.graph.disk import in_memory
 from tokenphormer.graph.splits import stratified_split
 from tokenphormer.hashing import digest, hash_order
 from tokenphormer.training.fit import NO_MEMORY, peak_memory
 from tokenphormer.training.loop import Labelled, Progress, Trainer, predict
-from tokenphormer.training.presets import MOST_NODES
+from tokenphormer.training.tokenphormer import MOST_NODES
 
 SEARCH_SPLITS = 100
 """Numbers of splits from here on are for searches; the reported ones are 0, 1, 2, …"""
@@ -70,6 +71,8 @@ class Job:
     `held-out`: one half of them stops it, and the accuracy on the other counts (`halves`)."""
     own: OwnGraph | None = None
     """The graph, if it is no dataset; `dataset` is its name."""
+    voters: int = 1
+    """So many are trained, which differ in their seeds, and the mean of their probabilities counts."""
 
     def row(self) -> Row:
         """The part of a row that says what was run."""
@@ -82,6 +85,8 @@ class Job:
             about |= {"judged": self.judged}
         if self.own:
             about |= {"graph": self.own.hash}
+        if self.voters > 1:
+            about |= {"voters": self.voters}
         return about
 
 
@@ -94,7 +99,7 @@ def dataset(source: str | OwnGraph) -> Graph:
     if OwnGraph.of(graph, source.path) != source:
         raise InputError(f"{source.path}: was changed while it was benchmarked; put it back, or give another --out")
     # Batches from disk are for Tokenphormer alone: other methods, and Tokenphormer+'s recipes, work on the whole graph.
-    return dataclasses.replace(graph, stored=None) if graph.num_nodes <= MOST_NODES else graph
+    return in_memory(graph) if graph.stored is not None and graph.num_nodes <= MOST_NODES else graph
 
 
 def split_of(graph: Graph, protocol: str, number: int) -> Split:
@@ -180,10 +185,55 @@ def _run(job: Job, graph: Graph, split: Split, device: torch.device, vectors: ND
     began = time.perf_counter()
     stopping, judging = halves(split, job.split) if job.judged else (split.val, split.val)
     train, val = (Labelled(part, graph.y[part]) for part in (split.train, stopping))
+    asked = np.concatenate([judging, split.test])
+    voters = [_voter(job, seed, graph, train, val, asked, device, vectors) for seed in _seeds(job)]
+    probabilities = (
+        np.mean([voter.probabilities for voter in voters], axis=0) if job.voters > 1 else voters[0].probabilities
+    )
+    seconds = time.perf_counter() - began
+    ends = np.split(probabilities, [len(judging)])
+    on_val = evaluate(ends[0], graph.y[judging])
+    losses = [voter.progress.best_loss for voter in voters if voter.parameters]
+    row: Row = {
+        "val_accuracy": on_val.accuracy,
+        "val_loss": sum(losses) / len(losses) if losses else None,
+        "epochs": sum(voter.progress.epoch for voter in voters),
+        "best_epoch": voters[0].progress.best_epoch,
+        "seconds": seconds,
+        "preprocessing_seconds": sum(voter.preprocessing for voter in voters),
+        "peak_memory_bytes": peak_memory(device),
+        "parameters": sum(voter.parameters for voter in voters),
+    }
+    if job.kind == "final":  # a search never sees this
+        on_test = evaluate(ends[1], graph.y[split.test])
+        row |= {"test_accuracy": on_test.accuracy, "test_macro_f1": on_test.macro_f1}
+    return row
+
+
+def _seeds(job: Job) -> list[int]:
+    """The first voter is what a run without votes would be; seeds of splits are far below 1000."""
+    return [job.seed + 1000 * number for number in range(job.voters)]
+
+
+@dataclass(frozen=True)
+class Voter:
+    """A method that was trained."""
+
+    probabilities: NDArray[np.float32]
+    progress: Progress
+    parameters: int
+    preprocessing: float
+    """Seconds."""
+
+
+def _voter(
+    job: Job, seed: int, graph: Graph, train: Labelled, val: Labelled, asked: NDArray[np.int64], device: torch.device,
+    vectors: NDArray[np.float32] | None,
+) -> Voter:  # fmt: skip
+    began = time.perf_counter()
     method, settings = build(
-        job.model, blind(graph), graph.num_classes, train.nodes, train.classes, dict(job.values), device, job.seed,
-        vectors,
-    )  # fmt: skip
+        job.model, blind(graph), graph.num_classes, train.nodes, train.classes, dict(job.values), device, seed, vectors
+    )
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     preprocessing = time.perf_counter() - began
@@ -191,24 +241,7 @@ def _run(job: Job, graph: Graph, split: Split, device: torch.device, vectors: ND
     progress = Progress(epoch=1, best_epoch=1)
     if parameters:
         progress = Trainer(method, train, val, graph.num_classes, settings, device).run()
-    probabilities = predict(method, np.concatenate([judging, split.test]), settings, device)
-    seconds = time.perf_counter() - began
-    ends = np.split(probabilities, [len(judging)])
-    on_val = evaluate(ends[0], graph.y[judging])
-    row: Row = {
-        "val_accuracy": on_val.accuracy,
-        "val_loss": progress.best_loss if parameters else None,
-        "epochs": progress.epoch,
-        "best_epoch": progress.best_epoch,
-        "seconds": seconds,
-        "preprocessing_seconds": preprocessing,
-        "peak_memory_bytes": peak_memory(device),
-        "parameters": parameters,
-    }
-    if job.kind == "final":  # a search never sees this
-        on_test = evaluate(ends[1], graph.y[split.test])
-        row |= {"test_accuracy": on_test.accuracy, "test_macro_f1": on_test.macro_f1}
-    return row
+    return Voter(predict(method, asked, settings, device), progress, parameters, preprocessing)
 
 
 def values_tuple(values: Values) -> tuple[tuple[str, Any], ...]:

@@ -19,6 +19,7 @@ from tokenphormer.benchmark.sgpm_study import STUDY as PRETRAINING
 from tokenphormer.benchmark.tables import (
     check_ours,
     check_splits,
+    column_of,
     difference_text,
     main_accuracies,
     mean_interval,
@@ -42,6 +43,7 @@ VARIED = {
     "inputs": (),
     "additions": tuple(key for values in ADDITIONS.values() for key in values),
     "defaults": tuple(Config.__dataclass_fields__),
+    "votes": (),
 }
 """The settings in which runs of a study differ."""
 REFERENCES = {
@@ -50,14 +52,15 @@ REFERENCES = {
     "inputs": "all inputs",
     "additions": "all of it",
     "defaults": "tuned",
+    "votes": "Tokenphormer+, five that vote",
 }
 """What the others of a study are compared with."""
 COLOURS = {"tokenphormer": (plots.ORANGE, "o", "walk-tokens"), "nagphormer": (plots.BLUE, "s", "hops")}
 
 Results = dict[str, dict[str, dict[int, float]]]
-"""Test accuracy in percent: by dataset, by variant, by split."""
+"""Test accuracy in percent: by column, which is a dataset and its protocol, by variant, by split."""
 Lacking = dict[str, set[str]]
-"""By dataset, the variants that its settings have nothing for."""
+"""By column, the variants that the settings there have nothing for."""
 
 
 def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lambda _: None) -> Results:
@@ -72,13 +75,13 @@ def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lamb
                 found[dataset].setdefault(name, {})[int(row["split"])] = 100 * row["test_accuracy"]
         for variant in known.values():
             if variant.default == "main" and kept:  # on the same splits
-                tuned = main_accuracies(rows, dataset, kept[0]["protocol"], variant.model)
+                tuned = main_accuracies(rows, kept[0]["dataset"], kept[0]["protocol"], variant.model)
                 found[dataset] = ({variant.name: tuned} if tuned else {}) | found[dataset]
     return {dataset: results for dataset, results in found.items() if results}
 
 
 def lacking_parts(rows: list[Row], study: str) -> Lacking:
-    """By dataset, the variants that leave out what the settings there have not, so that there is nothing to run.
+    """By column, the variants that leave out what the settings there have not, so that there is nothing to run.
 
     The rows of 'all of it' have these settings; without any of them nothing is known to be lacking.
     """
@@ -97,12 +100,14 @@ def _known(study: str, dataset: str) -> dict[str, Variant]:
 
 
 def _kept_rows(rows: list[Row], study: str, say: Callable[[str], None] = lambda _: None) -> dict[str, list[Row]]:
-    """The rows of a study that can be compared, by dataset."""
+    """The rows of a study that can be compared, by column."""
     mine = [row for row in rows if row["kind"] == "final" and str(row["study"]).startswith(f"{study}: ")]
-    found = {}
-    for dataset in dict.fromkeys(row["dataset"] for row in mine):
+    found, columns = {}, dict[str, list[Row]]()
+    for row in mine:
+        columns.setdefault(column_of(row["dataset"], row["protocol"]), []).append(row)
+    for dataset, here in columns.items():
         known = _known(study, dataset)
-        here = [row for row in mine if row["dataset"] == dataset and row["study"] in known]
+        here = [row for row in here if row["study"] in known]
         kept = []
         for model in dict.fromkeys(row["model"] for row in here):
             kept += _of_one_start([row for row in here if row["model"] == model], study, known)
@@ -305,8 +310,8 @@ def _tokens_panel(axes: Axes, dataset: str, found: dict[str, dict[int, float]]) 
         label = f"{entry(model).title} ({unit})"
         axes.plot(count, mean_of, label=label, color=colour, marker=marker, markersize=3, linewidth=1.3)
         axes.fill_between(count, low, high, color=colour, alpha=0.18, linewidth=0)
-    if dataset in DIAMETER:
-        axes.axvline(DIAMETER[dataset], color=plots.MUTED, linewidth=1, linestyle="--", label="_diameter")
+    if (diameter := DIAMETER.get(dataset.partition(",")[0])) is not None:
+        axes.axvline(diameter, color=plots.MUTED, linewidth=1, linestyle="--", label="_diameter")
         axes.set_title("dashed: diameter", loc="right", **plots.small_text())
     axes.set_xlim(0, 143)
     axes.set_xticks(range(0, 141, 20))

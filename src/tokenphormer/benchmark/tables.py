@@ -76,9 +76,8 @@ class CellResult:
 
     @property
     def column(self) -> str:
-        """The head of its column: the dataset, and the protocol if that is not the usual one."""
-        usual = not self.protocol or self.protocol == usual_protocol(self.dataset)
-        return self.dataset if usual else f"{self.dataset}, {self.protocol}"
+        """The head of its column."""
+        return column_of(self.dataset, self.protocol)
 
 
 Cells = Mapping[tuple[str, str], CellResult]
@@ -150,6 +149,11 @@ def cell_results(
                     cell = replace(cell, reason="its rows are of other defaults")
                 found.append(cell)
     return found
+
+
+def column_of(dataset: str, protocol: str) -> str:
+    """The head of a column: the dataset, and the protocol if that is not the usual one."""
+    return f"{dataset}, {protocol}" if protocol and protocol != usual_protocol(dataset) else dataset
 
 
 def main_search(rows: list[Row], dataset: str, protocol: str, method: str) -> tuple[list[Row], int, int]:

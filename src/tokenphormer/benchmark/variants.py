@@ -1,5 +1,5 @@
 """`tokenphormer benchmark --study`: the paper's ablation, accuracy against the number of tokens, the SGPM-token, what
-Tokenphormer+ adds, and what `train` begins with.
+Tokenphormer+ adds, what `train` begins with, and what several trainings give that vote.
 
 Runs of a study differ from one another in one thing: all on a dataset start from the same values, those that the main
 study's search settled on, or `BASE` before that. A study that has begun keeps what it started from.
@@ -64,7 +64,10 @@ ADDITIONS: dict[str, dict[str, object]] = {
     "without a running mean of the weights": {"weight_average": 0.0},
 }
 """What Tokenphormer+ adds to the paper's model, each taken away. What its settings on a dataset lack is not run."""
-STUDIES = ("ablation", "tokens", "sgpm", "inputs", "additions", "defaults")
+VOTERS = 5
+VOTING = ("tokenphormer+", "appnp", "gprgnn", "sage")
+"""Tokenphormer+ and, on equal terms, the three baselines that are most often its nearest rival."""
+STUDIES = ("ablation", "tokens", "sgpm", "inputs", "additions", "defaults", "votes")
 INPUTS = ("tokens", "positions", "features", "centrality")
 """The parts of SGPM's input, each of which can be left out."""
 BASE: dict[str, object] = {
@@ -92,6 +95,8 @@ class Variant:
     """Which part of its SGPM's input is left out."""
     default: str = ""
     """`cpu` or `cuda`: its values are those that `train` would take there. `main`: its runs are the main study's."""
+    voters: int = 1
+    """How many are trained for each of its runs."""
 
     def study(self, study: str) -> str:
         """What its rows have for `study`."""
@@ -110,7 +115,10 @@ def _no_study(study: str) -> InputError:
 
 
 def variants(study: str, dataset: str, with_sgpm: bool) -> list[Variant]:
-    """What a study compares on a dataset; `with_sgpm` gives Tokenphormer the SGPM-token that the paper's has."""
+    """What a study compares on a dataset, with or without its protocol behind a comma.
+
+    `with_sgpm` gives Tokenphormer the SGPM-token that the paper's has.
+    """
     token = "static" if with_sgpm else ""
     if study == "ablation":
         names = [name for name in ABLATION if with_sgpm or name != "without SGPM-token"]
@@ -123,7 +131,7 @@ def variants(study: str, dataset: str, with_sgpm: bool) -> list[Variant]:
             Variant(f"{count} walk-tokens", "tokenphormer", {"num_walks": count, "num_hops": 3}, token, count)
             for count in WALK_TOKENS
         ]
-        end = DIAMETER.get(dataset, 10)
+        end = DIAMETER.get(dataset.partition(",")[0], 10)
         hops = [*range(1, end + 1), *range(end + 10 - end % 10, 141, 10)]
         return walks + [Variant(f"{count} hops", "nagphormer", {"num_hops": count}, place=count) for count in hops]
     if study == "sgpm":
@@ -143,6 +151,15 @@ def variants(study: str, dataset: str, with_sgpm: bool) -> list[Variant]:
             Variant("tuned", "tokenphormer+", {}, default="main"),
             Variant("without settings, on a CPU", "tokenphormer+", {}, default="cpu"),
             Variant("without settings, on a GPU", "tokenphormer+", {}, default="cuda"),
+        ]
+    if study == "votes":
+        return [
+            variant
+            for title, model in ((entry(model).title, model) for model in VOTING)
+            for variant in (
+                Variant(f"{title}, one", model, {}, default="main"),
+                Variant(f"{title}, five that vote", model, {}, voters=VOTERS),
+            )
         ]
     raise _no_study(study)
 
@@ -214,7 +231,7 @@ def jobs_of(
                 jobs.append(
                     Job(
                         "final", variant.model, name, plan.protocol_of(name), split, values_tuple(values),
-                        split, variant.study(study), sgpm=sgpm, own=plan.own.get(name),
+                        split, variant.study(study), sgpm=sgpm, own=plan.own.get(name), voters=variant.voters,
                     )
                 )  # fmt: skip
     return jobs
@@ -246,7 +263,7 @@ def take_over(jobs: list[Job], rows: list[Row], path: Path) -> list[Job]:
     run = {what(row): row for row in current_rows(finals)}
     left = []
     for job in jobs:
-        known = None if job.sgpm else run.get(what(job.row()))
+        known = None if job.sgpm or job.voters > 1 else run.get(what(job.row()))
         if known is None:
             left.append(job)
         else:

@@ -32,7 +32,8 @@ def benchmark(
     minutes: Annotated[float, typer.Option(help="Begin no run after so many minutes; 0: no limit.")] = 0.0,
     merge: Annotated[list[Path] | None, typer.Option(help="Rows from elsewhere that count as done.")] = None,
     study: Annotated[
-        str, typer.Option(help="main: methods and searches; or ablation, tokens, sgpm, inputs, additions, defaults.")
+        str,
+        typer.Option(help="main: methods and searches; or ablation, tokens, sgpm, inputs, additions, defaults, votes."),
     ] = "main",
     sgpm: Annotated[
         bool, typer.Option("--sgpm", help="With an SGPM-token in the ablation and tokens; pre-trains what is missing.")

@@ -113,6 +113,13 @@ def open_graph(folder: str | Path, *, verify: bool = False) -> Graph:
     return graph
 
 
+def in_memory(graph: Graph) -> Graph:
+    """A graph on disk as any other: nothing is left on disk on purpose, and features are in single precision."""
+    x: Any = graph.x
+    x = x if x is None or x.dtype == np.float32 else x.astype(np.float32)
+    return dataclasses.replace(graph, x=x, stored=None)
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a graph on disk, of this version."""
     path = folder / MANIFEST

@@ -19,7 +19,7 @@ from tokenphormer.tokens.source import projects_whole
 from tokenphormer.tokens.stored_hops import COLUMN_BYTES, hop_bytes
 from tokenphormer.training.loop import compute_dtype
 from tokenphormer.training.settings import Config
-from tokenphormer.training.tokenphormer import activation_bytes, micro_batch, row_bytes
+from tokenphormer.training.tokenphormer import activation_bytes, as_taken, micro_batch, row_bytes
 
 PROGRAM_BYTES = 400 << 20
 """Python with its libraries."""
@@ -73,6 +73,7 @@ class Estimate:
 
 def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -> Estimate:
     """Count what `fit_tokenphormer` will take with the same arguments; nothing is trained and nothing written."""
+    graph = as_taken(graph, config)
     n, h, tokens = graph.num_nodes, config.hidden_channels, 1 + config.num_hops + config.num_walks
     encodings = config.laplacian_pe + config.walk_pe
     width = graph.num_features + encodings

@@ -13,6 +13,7 @@ from tokenphormer.errors import InputError
 from tokenphormer.graph import DATASETS, Graph, Split, make_split
 from tokenphormer.graph.datasets import Dataset
 from tokenphormer.training.settings import Config
+from tokenphormer.training.tokenphormer import MOST_NODES
 
 CONFIGS = Path(__file__).with_name("configs")
 
@@ -112,8 +113,6 @@ CPU_CHANGES: dict[str, dict[str, object]] = {
 """What else a CPU changes of some recipes. Scoring nodes twice takes twice the time, so it does without agreement; a
 running mean of the weights, which takes none, gives a third of a point on Cora and Citeseer. *Alike* keeps agreement,
 which is worth a point on Flickr. Ten hops and eight walks take six times as long as four hops."""
-MOST_NODES = 200_000
-"""Recipes work on all nodes at once; larger graphs are read in batches."""
 FEW_EDGES = 20
 """Edges between training nodes below which nothing is said about their classes."""
 FEW_NODES = 1000
@@ -193,7 +192,7 @@ def config_for(
         return Config.from_yaml(known)
     if path is not None:
         return Config.from_yaml(path)
-    if graph.stored is not None or graph.num_nodes > MOST_NODES:
+    if graph.num_nodes > MOST_NODES:  # recipes work on all nodes at once; larger graphs are read in batches
         return Config().replace(SMALL) if device.type == "cpu" else Config()
     name = recipe_for(graph, split.train, device)
     if device.type != "cpu":

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
+from tokenphormer.graph.disk import in_memory
 from tokenphormer.hops import propagation_matrix
 from tokenphormer.model import Tokenphormer, score_weights
 from tokenphormer.tokens import TokenSource
@@ -32,6 +33,16 @@ TEMPERATURE = "temperature"
 """Its name among the weights."""
 
 
+MOST_NODES = 200_000
+"""Graphs on disk of so many nodes are held in memory where all nodes are worked on at once; larger ones never are."""
+
+
+def as_taken(graph: Graph, config: Config) -> Graph:
+    """The graph as its settings take it: one on disk is held in memory if they take it whole and it is not large."""
+    small = graph.stored is not None and graph.num_nodes <= MOST_NODES
+    return in_memory(graph) if config.row_activation and small else graph
+
+
 class TokenphormerMethod:
     """The model and the tokens of one graph, on one device."""
 
@@ -45,13 +56,14 @@ class TokenphormerMethod:
         sgpm: NDArray[np.float32] | None = None,
         weights: dict[str, Tensor] | None = None,
     ) -> None:
+        graph = as_taken(graph, config)
         self.source = TokenSource(
             graph, config, device, seed=config.seed, hidden_channels=config.hidden_channels, sgpm=sgpm
         )
         if config.row_activation and not self.source.whole:
             raise InputError(
-                f"row_activation: '{graph.name}' is large or on disk, so its hops come from its features; "
-                "expected a graph that is projected whole, so set row_activation=false"
+                f"row_activation: '{graph.name}' ({graph.num_nodes:,} nodes) is too large to be projected whole, so "
+                "its hops come from its features; set row_activation=false"
             )
         torch.manual_seed(config.seed)
         channels = self.source.num_features
