@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.baselines.build import build, separable_graph
-from tokenphormer.baselines import BASELINES, FULL_GRAPH_TRAINING, load_baseline
+from tokenphormer.baselines import BASELINES, FULL_GRAPH_TRAINING, Task, load_baseline
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.training.loop import Labelled, Trainer, predict
@@ -115,6 +116,24 @@ def test_the_search_space_is_made_of_settings(name: str) -> None:
 @pytest.mark.parametrize("name", BASELINES)
 def test_no_label_is_within_reach(name: str) -> None:
     assert (build(name).task.graph.y == -1).all()
+
+
+def scaled(graph: Graph) -> Tensor:
+    return Task.of(graph, np.arange(2), torch.device("cpu"), normalise_features=True).x
+
+
+def test_scaled_features_of_half_precision_have_numbers() -> None:
+    """As graphs on disk may have them: their sums go beyond it, and 1e-12 is 0 there."""
+    x = np.array([[1, 3], [60_000, 60_000], [0, 0]], np.float16)
+    graph = Graph.from_edges([[0, 1], [1, 2]], x=x, y=[0, 1, 0])
+    halved = scaled(dataclasses.replace(graph, x=x))
+    assert halved.dtype == torch.float32
+    assert halved.tolist() == scaled(graph).tolist() == [[0.25, 0.75], [0.5, 0.5], [0, 0]]
+
+
+def test_degrees_in_the_place_of_features_are_not_scaled() -> None:
+    graph = Graph.from_edges([[0, 0, 1], [1, 2, 3]], num_nodes=5, y=[0, 1, 0, 1, 0])
+    torch.testing.assert_close(scaled(graph)[:, 0], torch.tensor([2.0, 2, 1, 1, 0]).log1p())
 
 
 @pytest.mark.parametrize("name", BASELINES)

@@ -49,6 +49,14 @@ def test_few_neighbours_are_all_taken() -> None:
     assert places.tolist() == [[-1, -1, -1], [0, -1, -1], [0, 1, -1], [0, 1, 2]]
 
 
+def test_no_neighbours_may_be_asked_for() -> None:
+    graph, nodes = separable_graph(), torch.arange(90)
+    one_step, two_steps = (egos(graph).sample(nodes, fan_outs, key=5) for fan_outs in ((4,), (4, 0)))
+    assert torch.equal(one_step, two_steps)
+    assert egos(graph).sample(nodes, (0, 3), key=5).tolist() == nodes[:, None].tolist()
+    assert build("gophormer", graph, second_fan_out=0).scores(nodes).shape == (90, 3)
+
+
 def test_ego_graphs_follow_the_edges() -> None:
     graph = separable_graph()
     tokens = egos(graph).sample(torch.arange(90), (4, 2), draw_key(0, 1, prediction=False))

@@ -92,5 +92,5 @@ def test_settings_are_checked() -> None:
     for wrong in ({"gamma": -0.1}, {"num_heads": 3}, {"num_eigenvectors": 0}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             build("san", **wrong)
-    with pytest.raises(InputError, match="shared by"):
+    with pytest.raises(InputError, match="pe_channels: 6 cannot be shared by 4 heads"):
         build("san", pe_channels=6)

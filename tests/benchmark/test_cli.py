@@ -47,6 +47,13 @@ def test_from_nothing_to_tables(here: Cli) -> None:
     assert "| MLP | **" in Path("tables/main.md").read_text(encoding="utf-8")
 
 
+def test_what_is_named_twice_is_run_once(here: Cli) -> None:
+    twice = ("--models", "mlp,mlp", "--datasets", "cora, cora", "--splits", 2, "--budget", 2, "--device", "cpu")
+    assert "4 runs added" in here("benchmark", *twice, "--out", "rows").out
+    here("tables", "rows", "--out", "tables", "--models", "mlp,mlp", "--datasets", "cora,cora")
+    assert len(Path("tables/main.csv").read_text(encoding="utf-8").splitlines()) == 2
+
+
 def test_several_slices_and_machines(here: Cli) -> None:
     assert "3 runs added" in here("benchmark", *SMALL, "--splits", 1, "--models", "mlp", "--out", "a").out
     assert "5 runs added" in here("benchmark", *SMALL, "--out", "b", "--merge", "a", "--merge", "a/rows.jsonl").out

@@ -76,6 +76,17 @@ def test_the_same_features_in_another_place(form: Any) -> None:
     assert found.duplicates == 1  # but 3 and 4 are alike in everything
 
 
+@pytest.mark.parametrize(
+    "form", [*FORMS.values(), lambda x: sp.csr_array((x.ravel(), np.indices(x.shape).reshape(2, -1)))]
+)
+def test_a_zero_is_a_zero_however_it_is_written(form: Any) -> None:
+    x = np.eye(6, dtype=np.float32)
+    x[2] = x[1]
+    x[2, 0] = -0.0
+    found = find_leaks(twins(form, x), Split([0, 1], [3], [2, 4]))
+    assert (found.duplicates, found.same_features) == (1, 1)
+
+
 def test_isolated_nodes_without_features_are_no_pair() -> None:
     graph = Graph.from_edges([[0], [1]], num_nodes=4, x=np.zeros((4, 2), np.float32), y=[0, 1, 0, 1])
     assert find_leaks(graph, Split([0, 2], [1], [3])).duplicates == 0

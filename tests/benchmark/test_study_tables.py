@@ -19,6 +19,7 @@ from tokenphormer.benchmark.study_tables import (
     comparison_latex,
     comparison_table,
     csv_of,
+    lacking_parts,
     pretraining_table,
     study_results,
     tokens_plot,
@@ -95,6 +96,18 @@ def test_rows_of_another_start_are_said_and_left_out(ablation: list[Row]) -> Non
     assert said == ["cora, ablation: 2 rows start from other values; they are not counted"]
 
 
+def test_starts_that_differ_in_what_the_study_varies_are_not_mixed() -> None:
+    """What another start left out is the same run from this one; what it did not leave out is not."""
+    mine = rows_of("ablation", "all tokens", [0.8, 0.9, 0.85], values={"num_walks": 100})
+    mine += rows_of("ablation", "without walk-tokens", [0.7])
+    other = rows_of("ablation", "all tokens", [0.1, 0.1], values={"num_walks": 10}, time=2.0)
+    other += rows_of("ablation", "without hop-tokens", [0.1], values={"num_walks": 10}, time=2.0)
+    said: list[str] = []
+    found = study_results(other + mine, "ablation", said.append)
+    assert found == {"cora": {"all tokens": {0: 80.0, 1: 90.0, 2: 85.0}, "without walk-tokens": {0: 70.0}}}
+    assert said == ["cora, ablation: 3 rows start from other values; they are not counted"]
+
+
 def test_runs_with_and_without_an_sgpm_are_not_mixed(ablation: list[Row]) -> None:
     bare = rows_of("ablation", "all tokens", [0.1, 0.1]) + rows_of("ablation", "without hop-tokens", [0.1])
     assert study_results(bare + ablation, "ablation") == study_results(ablation, "ablation")
@@ -139,6 +152,40 @@ def test_what_is_added_by_hand() -> None:
     assert "| without agreement | -2.00 [-2.00, -2.00] |" in text
     assert "smoothed" not in text
     assert said == ["cora, additions: 2 rows start from other values; they are not counted"]
+
+
+def test_what_the_settings_lack_is_told_from_what_was_not_run() -> None:
+    """The defaults have agreement and no decay of Adam's; on Photo it is the other way round."""
+    photo: dict[str, Any] = {"dataset": "photo", "values": {"consistency": 0.0, "l2": 5e-3}}
+    rows = rows_of("additions", "all of it", [0.8, 0.9]) + rows_of("additions", "all of it", [0.5], **photo)
+    rows += rows_of("additions", "without agreement", [0.8], dataset="debian")
+    rows += rows_of("additions", "without agreement", [0.78, 0.88])
+    rows += rows_of("additions", "without smoothed labels", [0.7])
+    decay = photo | {"values": {"consistency": 0.0, "l2": 0.0}}
+    results, lacking = study_results(rows, "additions"), lacking_parts(rows, "additions")
+    assert "without Adam's decay" in lacking["cora"]
+    assert "without agreement" in lacking["photo"]
+    assert "debian" not in lacking, "nothing tells what its settings have"
+    text, latex = comparison_table(results, "additions", lacking), comparison_latex(results, "additions", lacking)
+    assert "| | cora | photo | debian |" in text
+    assert "| without agreement | 83.00 ± 7.07 (2) | not in its settings | 80.00 (1) |" in text
+    assert "| without smoothed labels | 70.00 (1) | not run yet | not run yet |" in text
+    assert r"without agreement & 83.00$\pm$7.07 (2) & not in its settings & 80.00 (1) \\" in latex
+    assert r"without smoothed labels & 70.00 (1) & not run yet & not run yet \\" in latex
+    rows += rows_of("additions", "without Adam's decay", [0.6], **decay)
+    text = comparison_table(study_results(rows, "additions"), "additions", lacking)
+    assert "| without Adam's decay | not in its settings | 60.00 (1) | not run yet |" in text
+    assert lacking_parts(rows_of("ablation", "all tokens", [0.5]), "ablation") == {}
+
+
+def test_files_tell_what_the_settings_lack(tmp_path: Path) -> None:
+    rows = rows_of("additions", "all of it", [0.8]) + rows_of("additions", "without agreement", [0.7])
+    rows += rows_of("additions", "all of it", [0.5], dataset="photo", values={"consistency": 0.0})
+    write_studies(rows, tmp_path)
+    for suffix in ("md", "tex"):
+        text = (tmp_path / f"additions.{suffix}").read_text(encoding="utf-8")
+        assert "not in its settings" in text
+        assert "not run yet" not in text
 
 
 def test_without_settings_beside_the_main_studys_cell() -> None:

@@ -319,6 +319,12 @@ def test_unknown_names() -> None:
         cell_results([], ("cora",), ("gnc",))
 
 
+@pytest.mark.parametrize("budget", [-1, 0])
+def test_a_budget_that_cannot_be(rows: list[Row], budget: int) -> None:
+    with pytest.raises(InputError, match=rf"--budget {budget}: expected at least 1"):
+        cell_results(rows, ("cora",), METHODS_HERE, budget)
+
+
 # ---------------------------------------------------------------- formats
 
 

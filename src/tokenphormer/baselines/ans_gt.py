@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, shares
 from tokenphormer.baselines.biased_transformer import BiasedLayer, hide
 from tokenphormer.baselines.ego_graphs import draw_key, mix, numbered, row_keys, uniform
+from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.hashing import mix64_array
 from tokenphormer.hops import propagation_matrix
@@ -59,6 +60,8 @@ class ANSGTSettings:
         at_least(1, num_similar=self.num_similar, update_period=self.update_period)
         at_least(0, num_global_nodes=self.num_global_nodes, bandit_rate=self.bandit_rate)
         shares(coarsening=self.coarsening, restart=self.restart, dropout=self.dropout)
+        if not self.restart:
+            raise InputError("restart: 0; expected more, or personalised PageRank has no end")
         shares(all_least_shares=len(SAMPLERS) * self.least_share)
         check_heads(self.hidden_channels, self.num_heads)
 

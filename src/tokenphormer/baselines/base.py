@@ -30,7 +30,7 @@ class Task:
     device: torch.device
     seed: int = 0
     normalise_features: bool = False
-    """Scale every node's features to sum 1, as many of the originals do."""
+    """Scale every node's features to sum 1, as many of the originals do; degrees in their place stay as they are."""
 
     @classmethod
     def of(cls, graph: Graph, train_nodes: NDArray[np.int64], device: torch.device, **others: Any) -> Task:
@@ -42,9 +42,10 @@ class Task:
     def x(self) -> Tensor:
         """(n, F) features on the device, dense float32; a graph without features has the log of the degrees."""
         x: Any = self.graph.x
-        if x is None:
-            x = np.log1p(self.graph.degree)[:, None].astype(np.float32)
-        dense: NDArray[np.float32] = np.asarray(x) if isinstance(x, np.ndarray) else x.toarray()
+        if x is None:  # scaled to sum 1, they would all be 1
+            return torch.tensor(np.log1p(self.graph.degree)[:, None], dtype=torch.float32, device=self.device)
+        # Graphs on disk may have half precision, in which sums overflow and 1e-12 is 0.
+        dense: NDArray[np.float32] = np.asarray(x if isinstance(x, np.ndarray) else x.toarray(), dtype=np.float32)
         if self.normalise_features:
             dense = dense / np.maximum(np.abs(dense).sum(axis=1, keepdims=True), 1e-12)
         return torch.tensor(dense, dtype=torch.float32, device=self.device)

@@ -93,6 +93,8 @@ def distinct(size: Tensor, count: int, keys: Tensor, slot: Tensor) -> Tensor:
     Floyd's algorithm: the i-th draw is uniform below size − count + i + 1, and replaced by the last of these if it
     was drawn before. −1 fills the rest.
     """
+    if not count:
+        return size[..., None][..., :0]
     places: list[Tensor] = []
     for i in range(count):
         last = size - count + i

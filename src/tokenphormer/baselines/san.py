@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, shares
 from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, draw_key
+from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.model import dropout
 from tokenphormer.tokens.encodings import laplacian_eigenvectors
@@ -43,7 +44,8 @@ class SANSettings:
         at_least(0, gamma=self.gamma, max_full_nodes=self.max_full_nodes)
         at_least(1, fan_out=self.fan_out)
         check_heads(self.hidden_channels, self.num_heads)
-        check_heads(self.pe_channels, PE_HEADS)
+        if self.pe_channels % PE_HEADS:
+            raise InputError(f"pe_channels: {self.pe_channels} cannot be shared by {PE_HEADS} heads")
         shares(dropout=self.dropout)
 
 

@@ -73,11 +73,13 @@ def find_leaks(graph: Graph, split: Split, *, transductive: bool = True) -> Leak
 
 
 def _row_hashes(x: Any, n: int) -> NDArray[np.int64]:
+    """Equal for rows of equal numbers: −0 is 0, and a zero that is stored in a sparse row is none."""
     if x is None:
         return np.zeros(n, dtype=np.int64)
     if isinstance(x, np.ndarray):
-        return np.array([hash(row.tobytes()) for row in np.ascontiguousarray(x)], dtype=np.int64)
+        return np.array([hash((row + 0).tobytes()) for row in x], dtype=np.int64)
     x = x.copy()
+    x.eliminate_zeros()
     x.sort_indices()
     ends = zip(x.indptr[:-1].tolist(), x.indptr[1:].tolist(), strict=True)
     return np.array([hash((x.indices[a:b].tobytes(), x.data[a:b].tobytes())) for a, b in ends], dtype=np.int64)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenphormer.benchmark.methods import entry
+from tokenphormer.benchmark.methods import entry, unnamed_values
 from tokenphormer.benchmark.paper import paper_ablation
 from tokenphormer.benchmark.rows import Row, check_graphs
 from tokenphormer.benchmark.sgpm_study import STUDY as PRETRAINING
@@ -59,26 +59,15 @@ COLOURS = {"tokenphormer": (plots.ORANGE, "o", "walk-tokens"), "nagphormer": (pl
 
 Results = dict[str, dict[str, dict[int, float]]]
 """Test accuracy in percent: by column, which is a dataset and its protocol, by variant, by split."""
+Lacking = dict[str, set[str]]
+"""By column, the variants that the settings there have nothing for."""
 
 
 def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lambda _: None) -> Results:
     """What a study found. On a dataset only rows that start from the same values can be compared: the most count."""
-    prefix = f"{study}: "
-    mine = [row for row in rows if row["kind"] == "final" and str(row["study"]).startswith(prefix)]
     found: Results = {}
-    columns: dict[str, list[Row]] = {}
-    for row in mine:
-        columns.setdefault(column_of(row["dataset"], row["protocol"]), []).append(row)
-    for dataset, here in columns.items():
-        known = {variant.study(study): variant for variant in variants(study, dataset, with_sgpm=True)}
-        here = [row for row in here if row["study"] in known]
-        kept = []
-        for model in dict.fromkeys(row["model"] for row in here):
-            kept += _of_one_start([row for row in here if row["model"] == model], study, known)
-        kept = _of_now(kept) if study == "defaults" else kept
-        check_splits(kept)
-        if len(kept) < len(here):
-            say(f"{dataset}, {study}: {len(here) - len(kept)} rows start from other values; they are not counted")
+    for dataset, kept in _kept_rows(rows, study, say).items():
+        known = _known(study, dataset)
         found[dataset] = {}
         for row in sorted(kept, key=lambda row: row.get("time", 0.0)):
             if row["status"] == "done":
@@ -91,6 +80,51 @@ def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lamb
     return {dataset: results for dataset, results in found.items() if results}
 
 
+def lacking_parts(rows: list[Row], study: str) -> Lacking:
+    """By column, the variants that leave out what the settings there have not, so that there is nothing to run.
+
+    The rows of 'all of it' have these settings; without any of them nothing is known to be lacking.
+    """
+    found: Lacking = {}
+    for dataset, kept in _kept_rows(rows, study).items() if study == "additions" else ():
+        known = _known(study, dataset)
+        whole = [_settings(row) for row in kept if known[row["study"]].name == REFERENCES[study]]
+        if whole:
+            found[dataset] = {v.name for v in known.values() if v.values and whole[0] | v.values == whole[0]}
+    return found
+
+
+def _known(study: str, dataset: str) -> dict[str, Variant]:
+    """The variants of a study by what their rows have for `study`."""
+    return {variant.study(study): variant for variant in variants(study, dataset, with_sgpm=True)}
+
+
+def _kept_rows(rows: list[Row], study: str, say: Callable[[str], None] = lambda _: None) -> dict[str, list[Row]]:
+    """The rows of a study that can be compared, by column."""
+    mine = [row for row in rows if row["kind"] == "final" and str(row["study"]).startswith(f"{study}: ")]
+    found, columns = {}, dict[str, list[Row]]()
+    for row in mine:
+        columns.setdefault(column_of(row["dataset"], row["protocol"]), []).append(row)
+    for dataset, here in columns.items():
+        known = _known(study, dataset)
+        here = [row for row in here if row["study"] in known]
+        kept = []
+        for model in dict.fromkeys(row["model"] for row in here):
+            kept += _of_one_start([row for row in here if row["model"] == model], study, known)
+        kept = _of_now(kept) if study == "defaults" else kept
+        check_splits(kept)
+        if len(kept) < len(here):
+            say(f"{dataset}, {study}: {len(here) - len(kept)} rows start from other values; they are not counted")
+        found[dataset] = kept
+    return found
+
+
+def _settings(row: Row) -> dict[str, Any]:
+    """All settings of a row's run."""
+    settings: dict[str, Any] = unnamed_values(row["model"]) | row["config"]
+    return settings
+
+
 def _of_one_start(rows: list[Row], study: str, known: dict[str, Variant]) -> list[Row]:
     """Rows of one dataset and method that differ in nothing but what the study varies."""
 
@@ -98,11 +132,19 @@ def _of_one_start(rows: list[Row], study: str, known: dict[str, Variant]) -> lis
         rest = {key: value for key, value in row["config"].items() if key not in VARIED[study]}
         return json.dumps([row["protocol"], rest], sort_keys=True)
 
+    def text(settings: dict[str, Any]) -> str:
+        return json.dumps(settings, sort_keys=True, default=list)
+
     def sgpm(row: Row) -> str:
         return str(row.get("sgpm", "")).partition(" ")[2]
 
     chosen = _most([start(row) for row in rows])
     rows = [row for row in rows if start(row) == chosen]
+    # What is varied has a value to begin with too: that of the rows in which nothing is left out, if there are any.
+    whole = _most([text(_settings(row)) for row in rows if known[row["study"]].name == REFERENCES.get(study)])
+    if whole:
+        begun = json.loads(whole)
+        rows = [row for row in rows if text(_settings(row)) == text(begun | known[row["study"]].values)]
 
     def group(row: Row) -> str:
         """Rows of one group have one SGPM: all of a study, but where each variant has an SGPM of its own."""
@@ -136,7 +178,7 @@ def _most(values: list[str]) -> str:
 # -------------------------------------------------------------------- texts
 
 
-def comparison_table(results: Results, study: str) -> str:
+def comparison_table(results: Results, study: str, lacking: Lacking | None = None) -> str:
     """Markdown: mean ± standard deviation, and the paired difference to the study's reference with its interval."""
     datasets, names = list(results), _names(results, study)
     head = ["| | " + " | ".join(datasets) + " |", "|---" * (len(datasets) + 1) + "|"]
@@ -148,7 +190,7 @@ def comparison_table(results: Results, study: str) -> str:
         *head,
     ]
     for name in names:
-        lines.append(f"| {name} | " + " | ".join(_text(results, study, name, d) for d in datasets) + " |")
+        lines.append(f"| {name} | " + " | ".join(_text(results, study, name, d, lacking) for d in datasets) + " |")
     lines += ["", f"Paired difference to '{reference}' on the same splits, with its 95 % interval:", "", *head]
     for name in names:
         if name != reference:
@@ -157,10 +199,10 @@ def comparison_table(results: Results, study: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def comparison_latex(results: Results, study: str) -> str:
+def comparison_latex(results: Results, study: str, lacking: Lacking | None = None) -> str:
     """The same as two LaTeX tabulars."""
     datasets, names = list(results), _names(results, study)
-    main = [[name, *(_text(results, study, name, d, tex=True) for d in datasets)] for name in names]
+    main = [[name, *(_text(results, study, name, d, lacking, tex=True) for d in datasets)] for name in names]
     gaps = [
         [name, *(f"${t}$" if (t := difference_text(_difference(results, study, name, d))) else "" for d in datasets)]
         for name in names
@@ -221,12 +263,15 @@ def _difference(results: Results, study: str, name: str, dataset: str) -> tuple[
     return None if name == reference else paired_difference(found.get(name, {}), found.get(reference, {}))
 
 
-def _text(results: Results, study: str, name: str, dataset: str, tex: bool = False) -> str:
+def _text(
+    results: Results, study: str, name: str, dataset: str, lacking: Lacking | None = None, tex: bool = False
+) -> str:
     sign = r"$\pm$" if tex else " ± "
     paper = paper_ablation(name, dataset) if study == "ablation" else None
     printed = "" if paper is None else f"{paper[0]:.2f}{sign}{paper[1]:.2f}"
     values = list(results[dataset].get(name, {}).values())
-    ours = f"{np.mean(values):.2f}" if values else "not run yet"
+    absent = "not in its settings" if name in (lacking or {}).get(dataset, ()) else "not run yet"
+    ours = f"{np.mean(values):.2f}" if values else absent
     ours += f"{sign}{np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
     ours += f" ({len(values)})" if values else ""
     italics = (rf"\emph{{{printed}}}" if tex else f"*{printed}*") if printed else ""
@@ -285,8 +330,9 @@ def write_studies(rows: list[Row], out: Path, say: Callable[[str], None] = lambd
     for study in STUDIES:
         results = study_results(rows, study, say)
         if results and study in REFERENCES:
-            files[f"{study}.md"] = comparison_table(results, study)
-            files[f"{study}.tex"] = comparison_latex(results, study)
+            lacking = lacking_parts(rows, study)
+            files[f"{study}.md"] = comparison_table(results, study, lacking)
+            files[f"{study}.tex"] = comparison_latex(results, study, lacking)
         if results:
             files[f"{study}.csv"] = csv_of(results, study)
         if results and study == "tokens":

@@ -120,6 +120,8 @@ def cell_results(
     """
     for method in methods:
         entry(method)
+    if budget is not None and budget < 1:
+        raise InputError(f"--budget {budget}: expected at least 1, or 0 for as many as most methods have had")
     check_graphs(row for row in rows if row["dataset"] in datasets)
     found = []
     for dataset in datasets:
