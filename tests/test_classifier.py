@@ -48,8 +48,8 @@ def test_settings_that_suit_a_graph() -> None:
     assert alone.config == config_for(GRAPH, make_split(GRAPH, seed=2), torch.device("cpu")).replace({"seed": 2})
     assert clone(alone).get_params() == alone.get_params()
     assert alone.set_params(max_epochs=1).fit(GRAPH).score() >= 0
-    with pytest.raises(TypeError, match="no parameter 'hidden'; nearest: hidden_channels"):
-        TokenphormerClassifier.for_graph(GRAPH, hidden=8)
+    with pytest.raises(TypeError, match="no parameter 'hidden_channel'; nearest: hidden_channels"):
+        TokenphormerClassifier.for_graph(GRAPH, hidden_channel=8)
 
 
 # ---------------------------------------------------------------- on graphs

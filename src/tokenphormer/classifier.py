@@ -67,8 +67,8 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def for_graph(cls, graph: Graph, split: Split | None = None, **params: Any) -> TokenphormerClassifier:
         """One with the settings that `tokenphormer train` takes for a graph on the device; `params` change them.
 
-        They go by the size of the graph, its features and the classes of the split's training nodes; without a split, of
-        that which `fit` would make.
+        They go by the size of the graph, its features and the classes of the training nodes; without a split, of the
+        one that `fit` would make.
 
         >>> from tokenphormer import load_graph
         >>> TokenphormerClassifier.for_graph(load_graph("debian"), device="cpu", max_epochs=9).num_hops
