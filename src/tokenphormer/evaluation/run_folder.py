@@ -140,8 +140,8 @@ def write_run(
     sgpm: PretrainedSGPM | None = None,
 ) -> None:
     """Write everything but the seeds' own files: the best seed's predictions and weights, the report, the manifest."""
-    probabilities = np.load(chosen / "probabilities.npy", allow_pickle=False)
     scored = scored_nodes(graph, split)
+    probabilities, history = read_seed(chosen, graph, scored)
     write_predictions(out / "predictions.csv", graph, probabilities, nodes=scored, split=split)
     write_text(out / "metrics.json", json.dumps(summary.to_json() | {"best_seed": found["seed"]}, indent=1))
     with atomic_path(out / WEIGHTS_FILE) as temporary:
@@ -149,7 +149,6 @@ def write_run(
     if sgpm is not None:
         sgpm.save(out / SGPM_FILE)
     nodes = split.test if len(split.test) else split.val
-    history = read_history(chosen)
     metrics = metrics_by_part(graph, split, probabilities)
     environment = environment_of()
     write_report(
@@ -303,18 +302,35 @@ def write_plots(folder: Path, graph: Graph) -> None:
     """The main figures of the best seed as PNG files in `folder`/plots."""
     split = Split.load(folder / "split.npz")
     chosen = folder / "seeds" / str(json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["best_seed"])
-    probabilities = np.load(chosen / "probabilities.npy", allow_pickle=False)
+    scored = scored_nodes(graph, split)
+    probabilities, history = read_seed(chosen, graph, scored)
     nodes = split.test if len(split.test) else split.val
-    probabilities = probabilities[rows_of(nodes, scored_nodes(graph, split))]
+    probabilities = probabilities[rows_of(nodes, scored)]
     correct = probabilities.argmax(axis=1) == graph.y[nodes]
     metrics = evaluate(probabilities, graph.y[nodes])
     figures = {
-        "learning_curves": plots.learning_curves(read_history(chosen)),
+        "learning_curves": plots.learning_curves(history),
         "confusion_matrix": plots.confusion_matrix_plot(metrics, graph.class_names),
         "accuracy_by_degree": plots.accuracy_by_degree(graph.indptr[nodes + 1] - graph.indptr[nodes], correct),
     }
     for name, figure in figures.items():
         plots.save_figure(figure, folder / "plots" / f"{name}.png")
+
+
+def read_seed(
+    folder: Path, graph: Graph, scored: NDArray[np.int64] | None
+) -> tuple[NDArray[np.float32], list[dict[str, float]]]:
+    """The probabilities of `scored` and the epochs that a seed has left; what is missing or damaged is said."""
+    try:
+        probabilities: NDArray[np.float32] = np.load(folder / "probabilities.npy", allow_pickle=False)
+        expected = (graph.num_nodes if scored is None else len(scored), graph.num_classes)
+        if probabilities.shape != expected:
+            raise ValueError(f"probabilities.npy has the shape {probabilities.shape}, not {expected}")
+        if not (folder / WEIGHTS_FILE).is_file():
+            raise FileNotFoundError(f"{WEIGHTS_FILE} is missing")
+        return probabilities, read_history(folder)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{folder}: is not whole ({error}); delete it, and --resume trains this seed anew") from error
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
