@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import shutil
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -361,14 +362,13 @@ def _model_card(
     metrics: dict[str, Metrics],
     sgpm: PretrainedSGPM | None,
 ) -> str:
-    lines = [f"# Tokenphormer on {graph.name}", ""]
-    lines += [
-        f"- Graph: {graph_source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features} features."
-    ]
-    lines += [f"- Classes: {', '.join(graph.class_names[:30])}{' …' if graph.num_classes > 30 else ''}."]
-    lines += [
-        f"- Split: {split.name}, {split.sizes[0]:,} / {split.sizes[1]:,} / {split.sizes[2]:,} nodes, {split.hash[:16]}…"
-    ]
+    sizes = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features} features"
+    lines = [f"# Tokenphormer on {_markdown(graph.name)}", ""]
+    lines += [f"- Graph: {_markdown(graph_source)}: {sizes}."]
+    names = ", ".join(map(_markdown, graph.class_names[:30]))
+    lines += [f"- Classes: {names}{' …' if graph.num_classes > 30 else ''}."]
+    parts = " / ".join(f"{size:,}" for size in split.sizes)
+    lines += [f"- Split: {_markdown(split.name)}, {parts} nodes, {split.hash[:16]}…"]
     lines += [f"- Parameters: {found['parameters']:,}. Seeds: {len(summary.val_accuracy)}."]
     if summary.calibration is not None:
         lines += [f"- Calibrated on validation nodes: {summary.calibration_text()}."]
@@ -382,13 +382,23 @@ def _model_card(
     ]
     lines += ["On a new graph with the same features it predicts without training again.", ""]
     if sgpm is not None:
+        seen = _markdown(sgpm.meta["graph"]["name"])
         lines += [
             f"Its SGPM-token ({config.sgpm_token}) comes from a model pre-trained, without labels, on all nodes and",
-            f"edges of '{sgpm.meta['graph']['name']}', test nodes included: test accuracy with it is transductive.",
+            f"edges of '{seen}', test nodes included: test accuracy with it is transductive.",
             "",
         ]
     lines += ["## Settings", "", "```yaml", config.to_yaml().rstrip(), "```", ""]
     return "\n".join(lines)
+
+
+def _markdown(name: str) -> str:
+    r"""A name as one line of Markdown in which no character means anything.
+
+    >>> print(_markdown("<b>\n# C_1 *new*"))
+    \<b\> \# C\_1 \*new\*
+    """
+    return re.sub(r"([\\`*_\[\]<>&|$~#])", r"\\\1", " ".join(name.split()))
 
 
 def write_text(path: Path, text: str) -> None:
