@@ -360,6 +360,63 @@ def test_folders_that_are_not_ours(tmp_path: Path) -> None:
     assert (tmp_path / "a %?&#b/study.db").exists()
 
 
+@pytest.mark.usefixtures("quick")
+def test_files_that_are_missing_are_made_from_the_study(tmp_path: Path) -> None:
+    """A kill may come between the last trial and its files."""
+    call(tmp_path, 3)
+    before = {name: (tmp_path / name).read_bytes() for name in FILES[:2] + FILES[3:]}
+    for name in before:
+        (tmp_path / name).unlink()
+    call(tmp_path, 3)
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_study_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    optuna.create_study(study_name="theirs", storage=f"sqlite:///{path}")
+    with pytest.raises(InputError, match=r"study.db: cannot be used .* another one, 'theirs'; choose another folder"):
+        call(tmp_path)
+    assert optuna.get_all_study_names(f"sqlite:///{path}") == ["theirs"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_damaged_study(tmp_path: Path) -> None:
+    call(tmp_path / "whole", 3)
+    whole = (tmp_path / "whole/study.db").read_bytes()
+    size = int.from_bytes(whole[16:18], "big")  # of a page
+    pages = range(2, len(whole) // size, 6)
+    assert len(pages) > 3
+    for page in pages:
+        damaged = bytearray(whole)
+        damaged[page * size : page * size + 200] = bytes(range(200))
+        folder = tmp_path / str(page)
+        folder.mkdir()
+        (folder / "study.db").write_bytes(damaged)
+        with pytest.raises(InputError, match=r"study.db: cannot be used as a study of Optuna \("):
+            call(folder, 4)
+        assert (folder / "study.db").read_bytes() == damaged
+
+
+def test_a_study_that_another_program_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(*arguments: Any, **options: Any) -> Row:
+        other.execute("begin exclusive")
+        return fake_try(*arguments, **options)
+
+    monkeypatch.setattr(tuning, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(tuning, "_try", fake_try)
+    call(tmp_path, 1)
+    monkeypatch.setattr(tuning, "_try", held)
+    other = sqlite3.connect(tmp_path / "study.db")
+    with pytest.raises(ResourceError, match=r"study.db: cannot be read or written \(.*database is locked\)"):
+        call(tmp_path, 2)
+    with pytest.raises(InputError, match=r"study.db: cannot be used as a study of Optuna \(.*database is locked\)"):
+        call(tmp_path, 2)
+    other.close()
+    monkeypatch.setattr(tuning, "_try", fake_try)
+    assert len(call(tmp_path, 2).rows) == 2
+
+
 # ---------------------------------------------------------------- what cannot be run
 
 
@@ -414,6 +471,20 @@ def test_importances() -> None:
     assert sum(shares.values()) == pytest.approx(1)
     assert importances(optuna, study_of([0.1, 0.2, 0.3])) == {}
     assert importances(optuna, study_of([0.5] * 8)) == {}
+
+
+def test_only_trials_that_ran_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def some(*_: Any, **__: Any) -> Row:
+        calls.append(1)
+        done: Row = {"status": "done", "val_accuracy": len(calls) / 10, "val_loss": 1.0, "seconds": 0.1}
+        return {"status": "did not run", "reason": "no memory"} if len(calls) in (2, 3) else done
+
+    calls: list[int] = []
+    counted: list[int] = []
+    monkeypatch.setattr(tuning, "_try", some)
+    monkeypatch.setattr(tuning, "importance_plot", lambda shares, n: counted.append(n) or importance_plot(shares, n))
+    call(tmp_path, 7)
+    assert counted == [5]
 
 
 def test_the_importance_plot() -> None:

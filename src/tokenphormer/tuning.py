@@ -16,7 +16,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 STORAGE, TRIALS, BEST, IMPORTANCE = "study.db", "trials.jsonl", "best.yaml", "importance.png"
 FORMAT = 1
+NAME = "tokenphormer"
+"""Of the study in the storage."""
+LOCK_SECONDS = 60.0
+"""How long the storage is waited for while another program holds it."""
 LEAST_TRIALS = 4
 """Trials below which nothing is said about which setting matters."""
 
@@ -149,6 +153,9 @@ def tune(
     with only_process(out), _opened(optuna, out, identity) as study:
         vectors: Vectors = {kind: None if sgpm is None else sgpm.vectors(graph, kind, device) for kind in kinds}
         search = _Search(optuna, study, space, base)
+        about = f"on {graph.name}, split {split.name}"
+        if search.done:  # a kill, or a person, may have come between the storage and the other files
+            _write(Tuned(out, search.rows), about)
         with put_off_signals(say) as signals:
 
             def train(config: Config) -> Row:
@@ -161,7 +168,7 @@ def tune(
                     signals.append(signal.SIGINT)
                     break
                 found = Tuned(out, search.rows)
-                _write(found, f"on {graph.name}, split {split.name}")
+                _write(found, about)
                 say(_line(row, trials, found))
         _write_importance(optuna, search, out)
         if signals:
@@ -187,15 +194,18 @@ def _opened(optuna: Any, out: Path, identity: Row) -> Iterator[Any]:
     if not known and any(other.name != LOCK for other in out.iterdir()):
         raise InputError(f"{out}: is not empty and holds no tuning; choose another folder with --out")
     try:
+        if known:
+            _check_storage(path)
         # Not in the address, where some characters of a path would mean something else.
-        storage = optuna.storages.RDBStorage("sqlite:///study", {"creator": lambda: sqlite3.connect(path)})
-        study = optuna.create_study(
-            study_name="tokenphormer", storage=storage, direction="maximize", load_if_exists=True
-        )
+        storage = optuna.storages.RDBStorage("sqlite:///study", {"creator": lambda: _connect(path)})
+        others = [name for name in optuna.get_all_study_names(storage) if name != NAME]
+        if others:
+            raise ValueError(f"it holds another one, {others[0]!r}; choose another folder with --out")
+        study = optuna.create_study(study_name=NAME, storage=storage, direction="maximize", load_if_exists=True)
         began = study.user_attrs.get("identity")
+        _ = [trial.user_attrs for trial in study.get_trials()]
     except Exception as error:  # SQLAlchemy's, SQLite's and Optuna's own have nothing in common
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"{path}: cannot be used as a study of Optuna ({first})") from error
+        raise InputError(f"{path}: cannot be used as a study of Optuna ({_reason(error)})") from error
     try:
         if began is None:
             study.set_user_attr("identity", identity)
@@ -207,9 +217,28 @@ def _opened(optuna: Any, out: Path, identity: Row) -> Iterator[Any]:
             with suppress(OSError):
                 path.unlink()
         raise
+    except optuna.exceptions.StorageInternalError as error:
+        raise ResourceError(f"{path}: cannot be read or written ({_reason(error.__cause__ or error)})") from error
     finally:
         storage.remove_session()
         storage.engine.dispose()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=LOCK_SECONDS)
+
+
+def _check_storage(path: Path) -> None:
+    """Raise where a database is damaged: reading some of it may work for long, until a trial that is done is lost."""
+    with closing(_connect(path)) as storage:
+        (found,) = storage.execute("pragma integrity_check(1)").fetchone()
+    if found != "ok":
+        raise ValueError(f"it is damaged: {found}")
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _differences(before: Row, now: Row) -> list[str]:
@@ -421,4 +450,5 @@ def importance_plot(shares: Mapping[str, float], trials: int) -> Figure:
 
 
 def _write_importance(optuna: Any, search: _Search, out: Path) -> None:
-    plots.save_figure(importance_plot(importances(optuna, search.study), len(search.rows)), out / IMPORTANCE)
+    done = sum(row["status"] == "done" for row in search.rows)  # the others have no accuracy to differ in
+    plots.save_figure(importance_plot(importances(optuna, search.study), done), out / IMPORTANCE)

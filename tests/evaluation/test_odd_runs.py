@@ -52,6 +52,15 @@ def test_a_folder_whose_name_is_no_utf_8(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "run.json").exists()
 
 
+def test_names_that_mean_something_in_markdown(tmp_path: Path) -> None:
+    names = ("<script>alert(1)</script>", "a\n\n# head | *b*", "機械学習")
+    train(tmp_path / "out", tiny_graph(class_names=names, name="my_graph_[1](2)"))
+    lines = (tmp_path / "out" / "model_card.md").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == r"# Tokenphormer on my\_graph\_\[1\](2)"
+    assert lines[3] == r"- Classes: \<script\>alert(1)\</script\>, a \# head \| \*b\*, 機械学習."
+    assert [line for line in lines if line.startswith("#")] == [lines[0], "## Settings"]
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [

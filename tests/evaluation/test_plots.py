@@ -49,6 +49,12 @@ def test_learning_curves_mark_the_best_epoch() -> None:
     assert accuracy.lines[-1].get_ydata().tolist() == [0.8]
 
 
+def test_pretraining_curves_beside_the_neighbouring_word() -> None:
+    figure = plots.pretraining_curves(HISTORY, bigram=0.3)
+    assert " neighbouring word alone" in words(figure)
+    assert "training" in words(figure)
+
+
 def test_best_epoch() -> None:
     assert plots.best_epoch(HISTORY) == 2
     assert plots.best_epoch(without("val_accuracy")) == 2

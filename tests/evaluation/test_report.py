@@ -189,3 +189,15 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         make_report(nodes=np.arange(5))
     with pytest.raises(InputError, match="at least one part"):
         make_report(metrics={})
+
+
+def test_macro_f1_says_of_which_classes_it_is() -> None:
+    """It is the mean over those that occur in labels or predictions."""
+    assert "<small>of 3 classes</small>" in render(make_report())
+    probabilities, labels = random_predictions(0, 80, 3)
+    wider = np.concatenate([probabilities, np.zeros((80, 2))], axis=1)
+    names = ["a", "b", "c", "absent", "absent too"]
+    page = render(
+        make_report(metrics={"test": evaluate(wider, labels)}, probabilities=wider, labels=labels, class_names=names)
+    )
+    assert "<small>of 3 classes; the other 2 do not occur here</small>" in page

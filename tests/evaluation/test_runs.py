@@ -511,6 +511,40 @@ def test_going_on_with_something_else_is_refused(tmp_path: Path) -> None:
         train(tmp_path, graph, config=config, seeds=2, resume=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("probabilities.npy", None),
+        ("probabilities.npy", b""),
+        ("probabilities.npy", b"\x93NUMPY"),
+        ("history.jsonl", None),
+        ("history.jsonl", b'{"epoch": 1'),
+        ("model.safetensors", None),
+        ("metrics.json", b'{"graph": "GRAPH", "sgpm": null, "metrics": {"val": {"accuracy": 1}}}'),
+    ],
+)
+def test_going_on_with_a_seed_that_is_not_whole(tmp_path: Path, name: str, content: bytes | None) -> None:
+    """Say a disk was too full for a copy: the seed is named, and can be trained anew."""
+    graph = tiny_graph()
+    whole = train(tmp_path, graph)
+    for path in (tmp_path / "run.json", tmp_path / "seeds" / "0" / name):
+        path.unlink()
+    if content is not None:
+        (tmp_path / "seeds" / "0" / name).write_bytes(content.replace(b"GRAPH", graph.fingerprint.encode()))
+    with pytest.raises(InputError, match=r"seeds/0.*delete .*anew"):
+        train(tmp_path, graph, resume=True)
+    shutil.rmtree(tmp_path / "seeds" / "0")
+    assert train(tmp_path, graph, resume=True).test_accuracy == whole.test_accuracy
+
+
+def test_probabilities_of_another_graph(tmp_path: Path) -> None:
+    train(tmp_path)
+    (tmp_path / "run.json").unlink()
+    np.save(tmp_path / "seeds" / "0" / "probabilities.npy", np.ones((7, 3), np.float32) / 3)
+    with pytest.raises(InputError, match=r"seeds/0: is not whole \(probabilities.npy has the shape \(7, 3\), not"):
+        train(tmp_path, resume=True)
+
+
 def test_stopped_while_the_report_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

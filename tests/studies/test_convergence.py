@@ -63,6 +63,23 @@ def test_components_keep_their_share() -> None:
     assert convergence.between_components(barbell()) == 0
 
 
+@pytest.mark.parametrize("weights", [None, [10.0, 1.0, 1.0, 1.0, 2.0]])
+def test_nodes_without_edges_and_weights_are_in_the_share_of_components(weights: list[float] | None) -> None:
+    """A node without edges has sentences of one word, which long ones of others make vanish."""
+    graph = Graph.from_edges([[0, 0, 1, 2, 4], [1, 2, 2, 3, 5]], num_nodes=9, edge_weight=weights)
+    between = convergence.between_components(graph)
+    assert tv(graph, "uniform", "every node", 20_000) == pytest.approx(between, abs=1e-4)
+
+
+def test_the_largest_component_keeps_its_weights_and_self_loops() -> None:
+    edges = [[0, 0, 1, 2, 2, 4], [1, 2, 2, 3, 2, 5]]
+    graph = Graph.from_edges(edges, edge_weight=[10.0, 1.0, 2.0, 3.0, 4.0, 5.0], self_loops=True)
+    part = convergence.largest_component(graph)
+    assert part.num_self_loops == 1
+    inside = degree_law(graph)[:4]
+    assert degree_law(part) == pytest.approx(inside / inside.sum())
+
+
 def test_the_largest_component_is_a_graph_of_its_own() -> None:
     graph = Graph.from_edges([[0, 2, 3, 4, 2], [1, 3, 4, 5, 5]], num_nodes=7, name="g")
     part = convergence.largest_component(graph)

@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from tests.tiny import tiny_graph
+from tokenphormer.graph import Graph
 from tokenphormer.studies import deviation
 from tokenphormer.studies.laws import transition_matrix, walk_law
 
@@ -94,10 +95,23 @@ def test_measured_deviations_are_those_of_the_binomial_law() -> None:
     assert result.findings["rows above the paper's bound, exact"] == len(result.deviations)
 
 
+def test_weights_count_in_the_law_as_they_do_in_walks() -> None:
+    edges = [[0, 0, 1, 2, 3], [1, 2, 2, 3, 0]]
+    graph = Graph.from_edges(edges, edge_weight=[10.0, 1.0, 1.0, 1.0, 2.0], y=[0, 1, 0, 1])
+    for row in deviation.study([graph], starts=4, repeats=500, walks=(10, 100)).deviations:
+        assert row.measured_mean == pytest.approx(row.exact_mean, abs=0.02)
+
+
+def test_directed_graphs_are_refused() -> None:
+    with pytest.raises(AssertionError, match="walks may end"):
+        deviation.study([Graph.from_edges([[0, 1], [1, 2]], y=[0, 1, 0], directed=True)])
+
+
 def test_the_study_writes_what_it_says(tmp_path: Path) -> None:
     options = {"starts": 3, "repeats": 20, "walks": (1, 10)}
     result = deviation.study([tiny_graph()], **options)
     assert result == deviation.study([tiny_graph()], **options)
+    assert result.findings["repeats"] == 20
     assert result != deviation.study([tiny_graph()], seed=1, **options)
     names = {path.name for path in deviation.write(result, tmp_path)}
     assert {"deviation.csv", "missed.csv", "deviation.png", "findings.json"} <= names

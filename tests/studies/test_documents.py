@@ -209,3 +209,13 @@ def test_the_study_writes_what_it_says(tmp_path: Path) -> None:
     assert {"pairs.csv", "lengths.csv", "samples.csv", "census.csv", "pairs.png", "told-apart.svg"} <= names
     lines = (tmp_path / "pairs.csv").read_text().splitlines()
     assert lines[1].startswith("two triangles / hexagon,False,6,True,True,True,3,3,")
+
+
+def test_the_figure_says_no_length_where_none_was_found() -> None:
+    pairs = [PAIRS["two triangles / hexagon"], PAIRS["decalin / bicyclopentyl"]]
+    result = documents.study(pairs, nodes=(4,), max_length=3, seeds=2)
+    words = [text.get_text() for axes in documents.plot(result)["pairs"].axes for text in axes.texts]
+    assert [word.splitlines()[-1] for word in words] == [
+        "patterns: different from 3 steps on",
+        "patterns: the same as far as looked at",
+    ]

@@ -34,6 +34,16 @@ KNOWN = 3.0
 """A temperature that no fit would find by accident."""
 
 
+def test_classes_that_are_a_hair_apart_keep_their_order() -> None:
+    """In float32 a high temperature makes them the same number, of which the first class would be the prediction."""
+    close = np.array([[0.49999997, 0.5], [0.25, 0.75], [0.5, 0.5]], dtype=np.float32)
+    for temperature in (3.0, HIGHEST):
+        softened = soften(close, temperature)
+        assert softened.argmax(axis=1).tolist() == close.argmax(axis=1).tolist() == [1, 1, 0]
+        assert softened.dtype == np.float32
+        assert softened.sum(axis=1) == pytest.approx(1)
+
+
 def drawn(
     count: int = 20_000, temperature: float = 1.0, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -106,7 +106,7 @@ def pretraining_curves(history: Sequence[Epoch], bigram: float | None = None) ->
     below.plot(epochs, _series(history, "val_accuracy"), color=ORANGE, linewidth=1.5, marker="o", markersize=3)
     if bigram is not None:
         below.axhline(bigram, color=MUTED, linewidth=1, linestyle="--")
-        below.text(epochs[0], bigram, " neighbouring word alone", color=MUTED, va="bottom", **small_text())
+        below.text(epochs[0], bigram, " neighbouring word alone", va="bottom", **small_text())
     below.yaxis.set_major_formatter(percent_ticks())
     below.set_ylim(0, 1)
     style_axes(below, "Masked nodes guessed right (validation)", "epoch")

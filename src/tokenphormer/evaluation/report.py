@@ -139,7 +139,10 @@ def _headline(report: Report) -> str:
     low, high = wilson_interval(np.array([report.correct.sum()]), np.array([found.count]))
     interval = f"95 % interval {100 * low[0]:.1f} to {100 * high[0]:.1f}, {found.count:,} nodes"
     items = [(f"{name} accuracy".capitalize(), _percent(found.accuracy), interval)]
-    items.append(("Macro-F1", _percent(found.macro_f1), f"of {len(report.class_names)} classes"))
+    counts = np.asarray(found.confusion)
+    known, held = len(report.class_names), int(np.count_nonzero(counts.sum(axis=0) + counts.sum(axis=1)))
+    which = f"of {known} classes" if held == known else f"of {held} classes; the other {known - held} do not occur here"
+    items.append(("Macro-F1", _percent(found.macro_f1), which))
     if len(report.seeds) > 1:
         mean, deviation = np.mean(report.seeds), np.std(report.seeds, ddof=1)
         items.append(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import shutil
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -140,8 +141,8 @@ def write_run(
     sgpm: PretrainedSGPM | None = None,
 ) -> None:
     """Write everything but the seeds' own files: the best seed's predictions and weights, the report, the manifest."""
-    probabilities = np.load(chosen / "probabilities.npy", allow_pickle=False)
     scored = scored_nodes(graph, split)
+    probabilities, history = read_seed(chosen, graph, scored)
     write_predictions(out / "predictions.csv", graph, probabilities, nodes=scored, split=split)
     write_text(out / "metrics.json", json.dumps(summary.to_json() | {"best_seed": found["seed"]}, indent=1))
     with atomic_path(out / WEIGHTS_FILE) as temporary:
@@ -149,7 +150,6 @@ def write_run(
     if sgpm is not None:
         sgpm.save(out / SGPM_FILE)
     nodes = split.test if len(split.test) else split.val
-    history = read_history(chosen)
     metrics = metrics_by_part(graph, split, probabilities)
     environment = environment_of()
     write_report(
@@ -303,18 +303,35 @@ def write_plots(folder: Path, graph: Graph) -> None:
     """The main figures of the best seed as PNG files in `folder`/plots."""
     split = Split.load(folder / "split.npz")
     chosen = folder / "seeds" / str(json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["best_seed"])
-    probabilities = np.load(chosen / "probabilities.npy", allow_pickle=False)
+    scored = scored_nodes(graph, split)
+    probabilities, history = read_seed(chosen, graph, scored)
     nodes = split.test if len(split.test) else split.val
-    probabilities = probabilities[rows_of(nodes, scored_nodes(graph, split))]
+    probabilities = probabilities[rows_of(nodes, scored)]
     correct = probabilities.argmax(axis=1) == graph.y[nodes]
     metrics = evaluate(probabilities, graph.y[nodes])
     figures = {
-        "learning_curves": plots.learning_curves(read_history(chosen)),
+        "learning_curves": plots.learning_curves(history),
         "confusion_matrix": plots.confusion_matrix_plot(metrics, graph.class_names),
         "accuracy_by_degree": plots.accuracy_by_degree(graph.indptr[nodes + 1] - graph.indptr[nodes], correct),
     }
     for name, figure in figures.items():
         plots.save_figure(figure, folder / "plots" / f"{name}.png")
+
+
+def read_seed(
+    folder: Path, graph: Graph, scored: NDArray[np.int64] | None
+) -> tuple[NDArray[np.float32], list[dict[str, float]]]:
+    """The probabilities of `scored` and the epochs that a seed has left; what is missing or damaged is said."""
+    try:
+        probabilities: NDArray[np.float32] = np.load(folder / "probabilities.npy", allow_pickle=False)
+        expected = (graph.num_nodes if scored is None else len(scored), graph.num_classes)
+        if probabilities.shape != expected:
+            raise ValueError(f"probabilities.npy has the shape {probabilities.shape}, not {expected}")
+        if not (folder / WEIGHTS_FILE).is_file():
+            raise FileNotFoundError(f"{WEIGHTS_FILE} is missing")
+        return probabilities, read_history(folder)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{folder}: is not whole ({error}); delete it, and --resume trains this seed anew") from error
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
@@ -345,14 +362,13 @@ def _model_card(
     metrics: dict[str, Metrics],
     sgpm: PretrainedSGPM | None,
 ) -> str:
-    lines = [f"# Tokenphormer on {graph.name}", ""]
-    lines += [
-        f"- Graph: {graph_source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features} features."
-    ]
-    lines += [f"- Classes: {', '.join(graph.class_names[:30])}{' …' if graph.num_classes > 30 else ''}."]
-    lines += [
-        f"- Split: {split.name}, {split.sizes[0]:,} / {split.sizes[1]:,} / {split.sizes[2]:,} nodes, {split.hash[:16]}…"
-    ]
+    sizes = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features} features"
+    lines = [f"# Tokenphormer on {_markdown(graph.name)}", ""]
+    lines += [f"- Graph: {_markdown(graph_source)}: {sizes}."]
+    names = ", ".join(map(_markdown, graph.class_names[:30]))
+    lines += [f"- Classes: {names}{' …' if graph.num_classes > 30 else ''}."]
+    parts = " / ".join(f"{size:,}" for size in split.sizes)
+    lines += [f"- Split: {_markdown(split.name)}, {parts} nodes, {split.hash[:16]}…"]
     lines += [f"- Parameters: {found['parameters']:,}. Seeds: {len(summary.val_accuracy)}."]
     if summary.calibration is not None:
         lines += [f"- Calibrated on validation nodes: {summary.calibration_text()}."]
@@ -366,13 +382,23 @@ def _model_card(
     ]
     lines += ["On a new graph with the same features it predicts without training again.", ""]
     if sgpm is not None:
+        seen = _markdown(sgpm.meta["graph"]["name"])
         lines += [
             f"Its SGPM-token ({config.sgpm_token}) comes from a model pre-trained, without labels, on all nodes and",
-            f"edges of '{sgpm.meta['graph']['name']}', test nodes included: test accuracy with it is transductive.",
+            f"edges of '{seen}', test nodes included: test accuracy with it is transductive.",
             "",
         ]
     lines += ["## Settings", "", "```yaml", config.to_yaml().rstrip(), "```", ""]
     return "\n".join(lines)
+
+
+def _markdown(name: str) -> str:
+    r"""A name as one line of Markdown in which no character means anything.
+
+    >>> print(_markdown("<b>\n# C_1 *new*"))
+    \<b\> \# C\_1 \*new\*
+    """
+    return re.sub(r"([\\`*_\[\]<>&|$~#])", r"\\\1", " ".join(name.split()))
 
 
 def write_text(path: Path, text: str) -> None:

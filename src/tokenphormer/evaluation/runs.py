@@ -43,6 +43,8 @@ PREDICTED_AT_ONCE = 1 << 16
 """Nodes of a graph on disk whose predictions are held at a time."""
 READ_AT_ONCE = 1 << 10
 """Nodes of a graph on disk that a CPU scores together: the rows of more leave its caches, and cost a third more."""
+NEEDED = ("seed", "epochs", "seconds", "peak_memory_bytes", "parameters", "attention")
+"""What the files of a run take from the metrics of a seed."""
 HOW_TO_GO_ON = "run the same command with --resume to go on"
 
 
@@ -268,6 +270,7 @@ def _found_before(text: bytes, path: Path, graph: Graph, sgpm: PretrainedSGPM | 
         loaded: dict[str, Any] = parse_json(text)
         same_graph = loaded["graph"] == graph.fingerprint
         same_sgpm = loaded["sgpm"] == (None if sgpm is None else sgpm.hash)
+        _ = loaded["metrics"]["val"]["accuracy"], [loaded[key] for key in NEEDED]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not the metrics of a seed; delete {folder} to train it anew") from error
     if not same_graph:

@@ -129,16 +129,22 @@ def largest_component(graph: Graph) -> Graph:
     labels = component_labels(graph)
     place = np.cumsum(labels == 0) - 1
     source = np.repeat(np.arange(graph.num_nodes), graph.degree)
-    inside = (labels[source] == 0) & (source < graph.indices)
+    inside = (labels[source] == 0) & (source <= graph.indices)
     edges = np.stack([place[source[inside]], place[graph.indices[inside]]])
-    return Graph.from_edges(edges, num_nodes=int((labels == 0).sum()), name=graph.name)
+    weight = None if graph.edge_weight is None else graph.edge_weight[inside]
+    n = int((labels == 0).sum())
+    return Graph.from_edges(edges, num_nodes=n, edge_weight=weight, self_loops=True, name=graph.name)
 
 
 def between_components(graph: Graph) -> float:
-    """½ Σ |n_c / n − E_c / E| over components c: a walk keeps to its component, and sentences begin at every node."""
-    labels = component_labels(graph)
-    edges = np.bincount(labels, graph.degree)
-    return total_variation(np.bincount(labels) / graph.num_nodes, edges / edges.sum())
+    """½ Σ |n_c / n − E_c / E| over components c: a walk keeps to its component, and sentences begin at every node.
+
+    Edges count by their weights. Nodes without edges do not count: their sentences have one word, however long others
+    are.
+    """
+    labels, begun = component_labels(graph), graph.degree > 0
+    edges = np.bincount(labels, degree_law(graph))
+    return total_variation(np.bincount(labels, begun) / begun.sum(), edges / edges.sum())
 
 
 def start_law(graph: Graph, start: str) -> Law:

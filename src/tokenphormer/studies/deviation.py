@@ -22,6 +22,7 @@ from tokenphormer.evaluation.plots import BLUE, INK, ORANGE, SKY
 from tokenphormer.graph import Graph, load_graph
 from tokenphormer.studies.coverage import start_nodes
 from tokenphormer.studies.figures import finish, legend_below, panels
+from tokenphormer.studies.laws import transition_matrix
 from tokenphormer.studies.results import Cell, write_results
 from tokenphormer.walks import sample_walks
 
@@ -79,12 +80,13 @@ class Deviation:
     deviations: list[DeviationRow]
     missed: list[MissedRow]
     seed: int
+    repeats: int
 
     @property
     def findings(self) -> dict[str, Cell]:
         """The figures that the page quotes."""
         worst = max(self.deviations, key=lambda row: row.exact / row.paper if row.paper > 1e-300 else 0.0)
-        found: dict[str, Cell] = {"seed": self.seed, "steps of a walk": STEPS, "repeats": REPEATS}
+        found: dict[str, Cell] = {"seed": self.seed, "steps of a walk": STEPS, "repeats": self.repeats}
         found["rows above Hoeffding's bound, exact"] = sum(row.exact > row.hoeffding for row in self.deviations)
         found["rows above the paper's bound, exact"] = sum(row.exact > row.paper for row in self.deviations)
         found["rows"] = len(self.deviations)
@@ -116,14 +118,15 @@ def exceedance(p: NDArray[np.float64], walks: int, epsilon: float) -> NDArray[np
 
 def type_probabilities(graph: Graph, start: int, steps: int) -> NDArray[np.float64]:
     """(classesˢᵗᵉᵖˢ) the probability of each type: P^{l₁, …, lₖ} = Π P^{lᵢ}, the row of `start` summed up."""
-    classes = graph.num_classes
+    classes, P = graph.num_classes, transition_matrix(graph)
     law = {start: np.ones(1)}  # node → (types so far) probability to be there
     for step in range(steps):
         ahead: dict[int, NDArray[np.float64]] = {}
         for node, mass in law.items():
-            for neighbour in graph.neighbours(node).tolist():
+            row = slice(*P.indptr[node : node + 2])
+            for neighbour, chance in zip(P.indices[row].tolist(), P.data[row].tolist(), strict=True):
                 types = ahead.setdefault(neighbour, np.zeros(classes ** (step + 1)))
-                types[graph.y[neighbour] :: classes] += mass / graph.degree[node]
+                types[graph.y[neighbour] :: classes] += mass * chance
         law = ahead
     total: NDArray[np.float64] = np.sum(list(law.values()), axis=0)
     return np.minimum(total, 1.0)  # a sum of fractions may end a hair above 1
@@ -150,6 +153,7 @@ def study(
     missed: list[MissedRow] = []
     for graph in chosen:
         assert (graph.y >= 0).all(), "information types are of labelled nodes"
+        assert not graph.directed, "along directed edges walks may end, and then have no type"
         p, deviates, absent = _measure(graph, start_nodes(graph, seed, starts), seed, repeats, walks)
         for place, number in enumerate(walks):
             share = float(absent[place] / (len(p) * repeats))
@@ -157,7 +161,7 @@ def study(
             for at, epsilon in enumerate(EPSILONS):
                 measured = deviates[place, at] / repeats
                 deviations.append(_row(graph.name, epsilon, number, p, measured))
-    return Deviation(deviations, missed, seed)
+    return Deviation(deviations, missed, seed, repeats)
 
 
 def _measure(

@@ -47,10 +47,9 @@ def _plot_pairs(result: Documents) -> Figure:
 
 def _verdict(row: PairRow) -> str:
     same = {True: "the same", False: "different"}
-    return (
-        f"limit dᵢ / 2|E|: {same[row.same_limit]}\ncolour refinement: {same[row.same_colours]}\n"
-        f"patterns: different from {row.non_backtracking_length} steps on"
-    )
+    length = row.non_backtracking_length
+    patterns = "the same as far as looked at" if length is None else f"different from {length} steps on"
+    return f"limit dᵢ / 2|E|: {same[row.same_limit]}\ncolour refinement: {same[row.same_colours]}\npatterns: {patterns}"
 
 
 def _places(graph: Graph) -> list[tuple[float, float]]:

@@ -29,6 +29,10 @@ def soften(probabilities: Probabilities, temperature: float) -> Probabilities:
     scores = np.log(np.maximum(probabilities, least).astype(np.float64)) / temperature
     shares = np.exp(scores - scores.max(axis=1, keepdims=True))
     result: Probabilities = (shares / shares.sum(axis=1, keepdims=True)).astype(probabilities.dtype)
+    # Two classes that were a hair apart may now be the same number, and another one the first of them.
+    first = probabilities.argmax(axis=1)
+    tied = np.flatnonzero(result.argmax(axis=1) != first)
+    result[tied, first[tied]] = np.nextafter(result[tied].max(axis=1), result.dtype.type(2))
     return result
 
 
