@@ -176,7 +176,9 @@ def class_balanced_split(y: NDArray[np.int64], seed: int = 0) -> Split:
 def _nodes_by_class(y: NDArray[np.int64]) -> Sequence[NDArray[np.int64]]:
     classes = np.unique(y[y >= 0])
     if classes.size == 0:
-        raise InputError("no node of the graph has a label, so there is nothing to split")
+        raise InputError(
+            "no node of the graph has a label, so there is nothing to split; a nodes table has them in a column 'label'"
+        )
     return [np.flatnonzero(y == c) for c in classes]
 
 
