@@ -77,6 +77,17 @@ def test_scores_are_of_labelled_nodes(fitted: TokenphormerClassifier) -> None:
     assert without.score(nodes=SPLIT.val) >= 0
 
 
+def test_columns_of_a_pandas_table_are_known_by_name() -> None:
+    table = pd.DataFrame(GRAPH.x, columns=list("abcde"))
+    ends = np.stack([np.repeat(np.arange(60), GRAPH.degree), GRAPH.indices])
+    more: dict[str, Any] = {"num_nodes": 60, "y": GRAPH.y, "class_names": CLASS_NAMES}
+    estimator = classifier(max_epochs=2).fit(Graph.from_edges(ends, x=table, **more), SPLIT)
+    turned = Graph.from_edges(ends, x=table[list("edcba")], **more)
+    assert turned.feature_names == tuple("edcba")
+    np.testing.assert_array_equal(estimator.predict_proba(turned), estimator.predict_proba())
+    assert Graph.from_edges(ends, x=pd.DataFrame(GRAPH.x), **more).feature_names is None  # 0, 1, … are no names
+
+
 def test_scores_of_rows_of_a_table() -> None:
     """Whose classes are numbers."""
     estimator = classifier().fit(GRAPH.x, GRAPH.y)
@@ -106,13 +117,31 @@ def test_scores_of_a_table_take_a_label_a_row() -> None:
         ([0.5], "expected a list of node indices, got shape .*float64"),
         (np.ones(60, bool), "turn a mask into indices with numpy.flatnonzero"),
         ([[1, 2]], r"expected a list of node indices, got shape \(1, 2\)"),
-        (["a"], "expected a list of node indices"),
+        (["a"], r"expected a list of node indices, .*; turn ids into indices with graph\.index_of"),
+        (3, "expected a list of node indices, .*; put a single node into a list"),
     ],
 )
 def test_wrong_nodes(fitted: TokenphormerClassifier, nodes: Any, message: str) -> None:
     for method in (fitted.predict, fitted.predict_proba, fitted.score):
         with pytest.raises(InputError, match=message):
             method(nodes=nodes)
+
+
+def test_names_of_graphs_are_no_graphs(fitted: TokenphormerClassifier) -> None:
+    for call in (classifier().fit, fitted.predict, fitted.explainer):
+        for name in ("mygraph", Path("mygraph")):
+            with pytest.raises(
+                InputError, match=r"expected a Graph, got the name 'mygraph'; .* load_graph\('mygraph'\)"
+            ):
+                call(name)  # type: ignore[operator]
+
+
+def test_scores_of_other_classes(fitted: TokenphormerClassifier) -> None:
+    bare = dataclasses.replace(GRAPH, class_names=("0", "1", "2"))
+    with pytest.raises(InputError, match=r"labels of graph 'tiny' \('0', '1', '2'\) are none of the model's classes"):
+        fitted.score(bare)
+    one = dataclasses.replace(GRAPH, class_names=(CLASS_NAMES[0], "1", "2"))  # a class that is new is never right
+    assert fitted.score(one) == np.mean((GRAPH.y == 0) & (fitted.predict() == CLASS_NAMES[0]))
 
 
 def test_another_graph(fitted: TokenphormerClassifier) -> None:

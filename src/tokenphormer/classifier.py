@@ -82,6 +82,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         """Train on a graph and a split (default: stratified 60/20/20), or on a table and its labels."""
         config = self.config
         classes = None
+        _refuse_path(graph)
         if not isinstance(graph, Graph):
             graph, split, classes = self._read_table(graph, split, config.seed)
         elif hasattr(self, "feature_names_in_"):  # of a table that it was fitted on before
@@ -165,6 +166,12 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             if not len(chosen):
                 what = "the split has no test nodes" if by_split else "there are no nodes"
             raise InputError(f"score: {what}; expected some with labels, so name others, such as nodes=split.val")
+        own = [on.class_names[number] for number in np.unique(on.y[labelled])]
+        if not set(own) & set(map(str, self.classes_)):
+            raise InputError(
+                f"score: the labels of graph '{on.name}' ({_listed(own)}) are none of the model's classes "
+                f"({_listed(list(map(str, self.classes_)))}); classes are told by their names (class_names)"
+            )
         best = predict(method, labelled, self.config_, method.source.device).argmax(axis=1)
         names = np.array([str(name) for name in self.classes_])  # of a table they may be numbers
         return float(np.mean(names[best] == np.array(on.class_names)[on.y[labelled]]))
@@ -186,6 +193,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def _method_for(self, graph: Graph | ArrayLike | None) -> tuple[TokenphormerMethod, Graph]:
         if not hasattr(self, "weights_"):
             raise NotFittedError("this TokenphormerClassifier is not fitted yet; call fit first")
+        _refuse_path(graph)
         if graph is None or graph is self.graph_:
             if self.graph_ is None:
                 raise InputError("a model loaded from disk has no graph with it; give one to predict on")
@@ -363,12 +371,21 @@ def _seed(random_state: object) -> int:
     raise InputError(f"random_state: {random_state!r}; expected a whole number, a RandomState or None")
 
 
+def _refuse_path(graph: object) -> None:
+    if isinstance(graph, str | Path):
+        raise InputError(f"expected a Graph, got the name {str(graph)!r}; read it first: load_graph({str(graph)!r})")
+
+
 def _check_nodes(nodes: ArrayLike, graph: Graph) -> NDArray[np.int64]:
     chosen = np.asarray(nodes)
     if chosen.size and (chosen.ndim != 1 or chosen.dtype.kind not in "iu"):
+        of_ids = chosen.dtype.kind in "OUST"
+        hint = (
+            "turn ids into indices with graph.index_of" if of_ids else "turn a mask into indices with numpy.flatnonzero"
+        )
+        hint = "put a single node into a list" if chosen.ndim == 0 and not of_ids else hint
         raise InputError(
-            f"nodes: expected a list of node indices, got shape {chosen.shape}, dtype {chosen.dtype}; "
-            "turn a mask into indices with numpy.flatnonzero"
+            f"nodes: expected a list of node indices, got shape {chosen.shape}, dtype {chosen.dtype}; {hint}"
         )
     chosen = chosen.astype(np.int64).reshape(-1)
     bad = (chosen < 0) | (chosen >= graph.num_nodes)
