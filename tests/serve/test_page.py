@@ -125,6 +125,38 @@ def test_search(page: Browser, served: Served) -> None:
     settle(page, IDS[3])
 
 
+def test_an_empty_search_opens_nothing(page: Browser) -> None:
+    page.press("/")
+    for letter in '"58':
+        page.press(letter)
+    page.press("Enter")
+    settle(page, IDS[58])
+    page.press("b")
+    settle(page, IDS[3])
+    page.press("/")
+    page.press("Enter")
+    page.run("new Promise((done) => setTimeout(done, 300))")
+    assert page.text("#node-title") == IDS[3]
+
+
+def test_skipping_to_the_node_keeps_its_address(page: Browser) -> None:
+    page.run("document.querySelector('.skip').focus()")
+    page.press("Enter")
+    assert page.run("document.activeElement.id") == "node-title"
+    assert page.run("decodeURIComponent(location.hash)") == f"#node={IDS[3]}"
+
+
+def test_a_confusion_matrix_that_failed_is_asked_for_again(page: Browser) -> None:
+    page.run("window.theirs = window.fetch; window.fetch = () => Promise.reject(new Error('down')); null")
+    page.press("c")
+    page.wait_for("!document.getElementById('notice').hidden")
+    assert "Is it still running?" in page.text("#notice")
+    page.run("window.fetch = window.theirs; null")
+    page.press("m")
+    page.press("c")
+    page.wait_for("document.querySelector('#confusion table')")
+
+
 def test_keys_in_the_drawing_walk_on(page: Browser) -> None:
     page.press("g")
     page.press("ArrowUp")
