@@ -239,6 +239,20 @@ def test_weights_by_attention(page: Browser, served: Served) -> None:
     assert page.text("#tokens li:first-child .number") == f"{explained['tokens'][0]['importance']:.3f}"
 
 
+def test_a_model_without_tokens_says_so(page: Browser) -> None:
+    page.run(
+        """window.theirs = window.fetch; window.fetch = async (address, options) => {
+          const answer = await window.theirs(address, options);
+          if (!address.startsWith("/api/explain")) return answer;
+          const body = { ...(await answer.json()), tokens: [], parts: [], neighbours: [] };
+          return new Response(JSON.stringify(body));
+        }; null"""
+    )
+    page.run("document.getElementById('method').value = 'rollout'")
+    page.run("document.getElementById('method').dispatchEvent(new Event('change'))")
+    page.wait_for("document.querySelector('#tokens li').textContent.includes('no walk- and no hop-token')")
+
+
 def test_help_and_lights(page: Browser) -> None:
     page.press("?")
     assert page.run("document.getElementById('help-dialog').open")
