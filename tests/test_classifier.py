@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.tiny import CLASS_NAMES, TINY, contents, tiny_graph, tiny_split
 from tokenphormer import Graph, InputError, Split, TokenphormerClassifier
+from tokenphormer.graph import to_networkx, to_pyg
 from tokenphormer.tensor_files import load_tensors, save_tensors
 from tokenphormer.training.settings import Config
 
@@ -134,6 +135,15 @@ def test_names_of_graphs_are_no_graphs(fitted: TokenphormerClassifier) -> None:
                 InputError, match=r"expected a Graph, got the name 'mygraph'; .* load_graph\('mygraph'\)"
             ):
                 call(name)  # type: ignore[operator]
+
+
+def test_graphs_of_other_libraries_are_no_graphs(fitted: TokenphormerClassifier) -> None:
+    for other, maker in ((to_pyg(GRAPH), "from_pyg"), (to_networkx(GRAPH), "from_networkx")):
+        for call in (classifier().fit, fitted.predict):
+            with pytest.raises(
+                InputError, match=rf"expected a Graph, got a \w+; tokenphormer\.graph\.{maker} makes one"
+            ):
+                call(other)
 
 
 def test_scores_of_other_classes(fitted: TokenphormerClassifier) -> None:

@@ -82,7 +82,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         """Train on a graph and a split (default: stratified 60/20/20), or on a table and its labels."""
         config = self.config
         classes = None
-        _refuse_path(graph)
+        _refuse_other(graph)
         if not isinstance(graph, Graph):
             graph, split, classes = self._read_table(graph, split, config.seed)
         elif hasattr(self, "feature_names_in_"):  # of a table that it was fitted on before
@@ -193,7 +193,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def _method_for(self, graph: Graph | ArrayLike | None) -> tuple[TokenphormerMethod, Graph]:
         if not hasattr(self, "weights_"):
             raise NotFittedError("this TokenphormerClassifier is not fitted yet; call fit first")
-        _refuse_path(graph)
+        _refuse_other(graph)
         if graph is None or graph is self.graph_:
             if self.graph_ is None:
                 raise InputError("a model loaded from disk has no graph with it; give one to predict on")
@@ -371,9 +371,14 @@ def _seed(random_state: object) -> int:
     raise InputError(f"random_state: {random_state!r}; expected a whole number, a RandomState or None")
 
 
-def _refuse_path(graph: object) -> None:
+def _refuse_other(graph: object) -> None:
+    """Raise for what is a graph to its user, but no Graph; a table passes."""
     if isinstance(graph, str | Path):
         raise InputError(f"expected a Graph, got the name {str(graph)!r}; read it first: load_graph({str(graph)!r})")
+    makers = {"networkx": "from_networkx", "torch_geometric": "from_pyg"}
+    maker = makers.get(type(graph).__module__.partition(".")[0])
+    if maker is not None:
+        raise InputError(f"expected a Graph, got a {type(graph).__name__}; tokenphormer.graph.{maker} makes one of it")
 
 
 def _check_nodes(nodes: ArrayLike, graph: Graph) -> NDArray[np.int64]:
