@@ -154,6 +154,18 @@ def test_scores_of_other_classes(fitted: TokenphormerClassifier) -> None:
     assert fitted.score(one) == np.mean((GRAPH.y == 0) & (fitted.predict() == CLASS_NAMES[0]))
 
 
+def test_random_numbers_of_others_go_on(fitted: TokenphormerClassifier) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(7)
+    drawn = [torch.rand(1).item()]
+    classifier(max_epochs=1).fit(GRAPH, SPLIT)
+    drawn.append(torch.rand(1).item())
+    fitted.predict(tiny_graph(num_nodes=45, seed=3))
+    drawn.append(torch.rand(1).item())
+    assert drawn == expected
+
+
 def test_another_graph(fitted: TokenphormerClassifier) -> None:
     new = tiny_graph(num_nodes=45, seed=3)
     assert fitted.predict(new).shape == (45,)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -92,9 +93,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if not isinstance(split, Split):
             raise InputError(f"fit: expected a Split beside a Graph, got {type(split).__name__}; see make_split")
         device = check_device(choose_device(self.device))
-        pretrained = _sgpm(self.sgpm, graph, device)
-        vectors = None if pretrained is None else pretrained.vectors(graph, config.sgpm_token, device)
-        self._take(fit_tokenphormer(graph, split, config, device, sgpm=vectors), graph, split, config, pretrained)
+        with _own_random_numbers(device):
+            pretrained = _sgpm(self.sgpm, graph, device)
+            vectors = None if pretrained is None else pretrained.vectors(graph, config.sgpm_token, device)
+            fitted = fit_tokenphormer(graph, split, config, device, sgpm=vectors)
+        self._take(fitted, graph, split, config, pretrained)
         if classes is not None:
             self.classes_ = classes
         return self
@@ -205,8 +208,10 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             on = Graph.from_edges(_NO_EDGES, table.shape[0], x=table, name="table")
         on = self.prepared(on)
         device = check_device(choose_device(self.device))
-        vectors = None if self.sgpm_ is None else self.sgpm_.vectors(on, self.config_.sgpm_token, device)
-        method = TokenphormerMethod(on, self.config_, len(self.classes_), device, sgpm=vectors, weights=self.weights_)
+        count = len(self.classes_)
+        with _own_random_numbers(device):
+            vectors = None if self.sgpm_ is None else self.sgpm_.vectors(on, self.config_.sgpm_token, device)
+            method = TokenphormerMethod(on, self.config_, count, device, sgpm=vectors, weights=self.weights_)
         return method, on
 
     def prepared(self, graph: Graph) -> Graph:
@@ -369,6 +374,11 @@ def _seed(random_state: object) -> int:
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31 - 1))
     raise InputError(f"random_state: {random_state!r}; expected a whole number, a RandomState or None")
+
+
+def _own_random_numbers(device: torch.device) -> AbstractContextManager[None]:
+    """What is drawn here has seeds of its own; what a caller draws from torch is not to start anew by them."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def _refuse_other(graph: object) -> None:
