@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.tiny import CLASS_NAMES, TINY, contents, tiny_graph, tiny_split
 from tokenphormer import Graph, InputError, Split, TokenphormerClassifier, make_split
+from tokenphormer.graph import to_networkx, to_pyg
 from tokenphormer.tensor_files import load_tensors, save_tensors
 from tokenphormer.training.presets import config_for
 from tokenphormer.training.settings import Config
@@ -50,6 +51,9 @@ def test_settings_that_suit_a_graph() -> None:
     assert alone.set_params(max_epochs=1).fit(GRAPH).score() >= 0
     with pytest.raises(TypeError, match="no parameter 'hidden_channel'; nearest: hidden_channels"):
         TokenphormerClassifier.for_graph(GRAPH, hidden_channel=8)
+    for wrong, message in (("cora", "got the name 'cora'; read it first"), (np.eye(3), "got ndarray; a table has no")):
+        with pytest.raises(InputError, match=message):
+            TokenphormerClassifier.for_graph(wrong)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- on graphs
@@ -94,6 +98,17 @@ def test_scores_are_of_labelled_nodes(fitted: TokenphormerClassifier) -> None:
     assert without.score(nodes=SPLIT.val) >= 0
 
 
+def test_columns_of_a_pandas_table_are_known_by_name() -> None:
+    table = pd.DataFrame(GRAPH.x, columns=list("abcde"))
+    ends = np.stack([np.repeat(np.arange(60), GRAPH.degree), GRAPH.indices])
+    more: dict[str, Any] = {"num_nodes": 60, "y": GRAPH.y, "class_names": CLASS_NAMES}
+    estimator = classifier(max_epochs=2).fit(Graph.from_edges(ends, x=table, **more), SPLIT)
+    turned = Graph.from_edges(ends, x=table[list("edcba")], **more)
+    assert turned.feature_names == tuple("edcba")
+    np.testing.assert_array_equal(estimator.predict_proba(turned), estimator.predict_proba())
+    assert Graph.from_edges(ends, x=pd.DataFrame(GRAPH.x), **more).feature_names is None  # 0, 1, … are no names
+
+
 def test_scores_of_rows_of_a_table() -> None:
     """Whose classes are numbers."""
     estimator = classifier().fit(GRAPH.x, GRAPH.y)
@@ -123,13 +138,52 @@ def test_scores_of_a_table_take_a_label_a_row() -> None:
         ([0.5], "expected a list of node indices, got shape .*float64"),
         (np.ones(60, bool), "turn a mask into indices with numpy.flatnonzero"),
         ([[1, 2]], r"expected a list of node indices, got shape \(1, 2\)"),
-        (["a"], "expected a list of node indices"),
+        (["a"], r"expected a list of node indices, .*; turn ids into indices with graph\.index_of"),
+        (3, "expected a list of node indices, .*; put a single node into a list"),
     ],
 )
 def test_wrong_nodes(fitted: TokenphormerClassifier, nodes: Any, message: str) -> None:
     for method in (fitted.predict, fitted.predict_proba, fitted.score):
         with pytest.raises(InputError, match=message):
             method(nodes=nodes)
+
+
+def test_names_of_graphs_are_no_graphs(fitted: TokenphormerClassifier) -> None:
+    for call in (classifier().fit, fitted.predict, fitted.explainer):
+        for name in ("mygraph", Path("mygraph")):
+            with pytest.raises(
+                InputError, match=r"expected a Graph, got the name 'mygraph'; .* load_graph\('mygraph'\)"
+            ):
+                call(name)  # type: ignore[operator]
+
+
+def test_graphs_of_other_libraries_are_no_graphs(fitted: TokenphormerClassifier) -> None:
+    for other, maker in ((to_pyg(GRAPH), "from_pyg"), (to_networkx(GRAPH), "from_networkx")):
+        for call in (classifier().fit, fitted.predict):
+            with pytest.raises(
+                InputError, match=rf"expected a Graph, got a \w+; tokenphormer\.graph\.{maker} makes one"
+            ):
+                call(other)
+
+
+def test_scores_of_other_classes(fitted: TokenphormerClassifier) -> None:
+    bare = dataclasses.replace(GRAPH, class_names=("0", "1", "2"))
+    with pytest.raises(InputError, match=r"labels of graph 'tiny' \('0', '1', '2'\) are none of the model's classes"):
+        fitted.score(bare)
+    one = dataclasses.replace(GRAPH, class_names=(CLASS_NAMES[0], "1", "2"))  # a class that is new is never right
+    assert fitted.score(one) == np.mean((GRAPH.y == 0) & (fitted.predict() == CLASS_NAMES[0]))
+
+
+def test_random_numbers_of_others_go_on(fitted: TokenphormerClassifier) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(7)
+    drawn = [torch.rand(1).item()]
+    classifier(max_epochs=1).fit(GRAPH, SPLIT)
+    drawn.append(torch.rand(1).item())
+    fitted.predict(tiny_graph(num_nodes=45, seed=3))
+    drawn.append(torch.rand(1).item())
+    assert drawn == expected
 
 
 def test_another_graph(fitted: TokenphormerClassifier) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,6 +76,9 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         4
         """
         asked = cls(**params)
+        _refuse_other(graph)
+        if not isinstance(graph, Graph):
+            raise InputError(f"for_graph: expected a Graph, got {type(graph).__name__}; a table has no graph to suit")
         split = make_split(graph, seed=asked.config.seed) if split is None else split
         chosen = config_for(graph, split, check_device(choose_device(asked.device)))
         return cls(**(chosen.__dict__ | params))
@@ -98,6 +102,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         """Train on a graph and a split (default: stratified 60/20/20), or on a table and its labels."""
         config = self.config
         classes = None
+        _refuse_other(graph)
         if not isinstance(graph, Graph):
             graph, split, classes = self._read_table(graph, split, config.seed)
         elif hasattr(self, "feature_names_in_"):  # of a table that it was fitted on before
@@ -107,9 +112,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if not isinstance(split, Split):
             raise InputError(f"fit: expected a Split beside a Graph, got {type(split).__name__}; see make_split")
         device = check_device(choose_device(self.device))
-        pretrained = _sgpm(self.sgpm, graph, device)
-        vectors = None if pretrained is None else pretrained.vectors(graph, config.sgpm_token, device)
-        self._take(fit_tokenphormer(graph, split, config, device, sgpm=vectors), graph, split, config, pretrained)
+        with _own_random_numbers(device):
+            pretrained = _sgpm(self.sgpm, graph, device)
+            vectors = None if pretrained is None else pretrained.vectors(graph, config.sgpm_token, device)
+            fitted = fit_tokenphormer(graph, split, config, device, sgpm=vectors)
+        self._take(fitted, graph, split, config, pretrained)
         if classes is not None:
             self.classes_ = classes
         return self
@@ -181,6 +188,12 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             if not len(chosen):
                 what = "the split has no test nodes" if by_split else "there are no nodes"
             raise InputError(f"score: {what}; expected some with labels, so name others, such as nodes=split.val")
+        own = [on.class_names[number] for number in np.unique(on.y[labelled])]
+        if not set(own) & set(map(str, self.classes_)):
+            raise InputError(
+                f"score: the labels of graph '{on.name}' ({_listed(own)}) are none of the model's classes "
+                f"({_listed(list(map(str, self.classes_)))}); classes are told by their names (class_names)"
+            )
         best = predict(method, labelled, self.config_, method.source.device).argmax(axis=1)
         names = np.array([str(name) for name in self.classes_])  # of a table they may be numbers
         return float(np.mean(names[best] == np.array(on.class_names)[on.y[labelled]]))
@@ -202,6 +215,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def _method_for(self, graph: Graph | ArrayLike | None) -> tuple[TokenphormerMethod, Graph]:
         if not hasattr(self, "weights_"):
             raise NotFittedError("this TokenphormerClassifier is not fitted yet; call fit first")
+        _refuse_other(graph)
         if graph is None or graph is self.graph_:
             if self.graph_ is None:
                 raise InputError("a model loaded from disk has no graph with it; give one to predict on")
@@ -213,8 +227,10 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             on = Graph.from_edges(_NO_EDGES, table.shape[0], x=table, name="table")
         on = self.prepared(on)
         device = check_device(choose_device(self.device))
-        vectors = None if self.sgpm_ is None else self.sgpm_.vectors(on, self.config_.sgpm_token, device)
-        method = TokenphormerMethod(on, self.config_, len(self.classes_), device, sgpm=vectors, weights=self.weights_)
+        count = len(self.classes_)
+        with _own_random_numbers(device):
+            vectors = None if self.sgpm_ is None else self.sgpm_.vectors(on, self.config_.sgpm_token, device)
+            method = TokenphormerMethod(on, self.config_, count, device, sgpm=vectors, weights=self.weights_)
         return method, on
 
     def prepared(self, graph: Graph) -> Graph:
@@ -376,12 +392,31 @@ def _seed(random_state: object) -> int:
     raise InputError(f"random_state: {random_state!r}; expected a whole number, a RandomState or None")
 
 
+def _own_random_numbers(device: torch.device) -> AbstractContextManager[None]:
+    """What is drawn here has seeds of its own; what a caller draws from torch is not to start anew by them."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def _refuse_other(graph: object) -> None:
+    """Raise for what is a graph to its user, but no Graph; a table passes."""
+    if isinstance(graph, str | Path):
+        raise InputError(f"expected a Graph, got the name {str(graph)!r}; read it first: load_graph({str(graph)!r})")
+    makers = {"networkx": "from_networkx", "torch_geometric": "from_pyg"}
+    maker = makers.get(type(graph).__module__.partition(".")[0])
+    if maker is not None:
+        raise InputError(f"expected a Graph, got a {type(graph).__name__}; tokenphormer.graph.{maker} makes one of it")
+
+
 def _check_nodes(nodes: ArrayLike, graph: Graph) -> NDArray[np.int64]:
     chosen = np.asarray(nodes)
     if chosen.size and (chosen.ndim != 1 or chosen.dtype.kind not in "iu"):
+        of_ids = chosen.dtype.kind in "OUST"
+        hint = (
+            "turn ids into indices with graph.index_of" if of_ids else "turn a mask into indices with numpy.flatnonzero"
+        )
+        hint = "put a single node into a list" if chosen.ndim == 0 and not of_ids else hint
         raise InputError(
-            f"nodes: expected a list of node indices, got shape {chosen.shape}, dtype {chosen.dtype}; "
-            "turn a mask into indices with numpy.flatnonzero"
+            f"nodes: expected a list of node indices, got shape {chosen.shape}, dtype {chosen.dtype}; {hint}"
         )
     chosen = chosen.astype(np.int64).reshape(-1)
     bad = (chosen < 0) | (chosen >= graph.num_nodes)

@@ -127,6 +127,12 @@ def test_is_accessible() -> None:
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.all("meta")
 
 
+@pytest.mark.parametrize("attention", [None, {}])
+def test_a_model_without_tokens_has_no_attention(attention: dict[str, float] | None) -> None:
+    assert "Attention" in render(make_report())
+    assert "ttention" not in render(make_report(attention=attention))
+
+
 def test_says_what_was_found() -> None:
     report = make_report()
     text = Page(render(report)).text

@@ -278,14 +278,17 @@ def test_a_summary_without_tokens(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on a graph of the user's own, trained in milliseconds."""
+    return write_run(tmp_path_factory.mktemp("explain"))
+
+
+def write_run(folder: Path, **changes: object) -> Path:
     from tests.tiny import CPU, tiny_config, tiny_split
     from tokenphormer.evaluation.runs import train_run
     from tokenphormer.graph import load_graph
 
-    folder = tmp_path_factory.mktemp("explain")
     source = write_folder(tiny_graph(), folder / "mine")
     graph = load_graph(str(source))
-    train_run(graph, str(source), tiny_split(graph), tiny_config(), folder / "run", CPU)
+    train_run(graph, str(source), tiny_split(graph), tiny_config(**changes), folder / "run", CPU)
     return folder / "run"
 
 
@@ -316,6 +319,12 @@ def test_the_command_sums_up(cli: Cli, run_folder: Path) -> None:
     assert answer.code == 0, answer
     assert answer.out.splitlines()[0] == "| part | tokens | attention | even share | ratio |"
     checked(Path("all.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("score_hops", "also"), [(3, ", and the scores that neighbours pass on"), (0, "")])
+def test_the_command_has_nothing_to_sum_up(cli: Cli, tmp_path: Path, score_hops: int, also: str) -> None:
+    answer = cli("explain", write_run(tmp_path, **(ALONE | {"score_hops": score_hops})), "--device", "cpu")
+    assert f"it reads the node's own features{also}: there is no attention to sum up" in answer.out
 
 
 def test_the_command_on_another_graph(cli: Cli, run_folder: Path) -> None:

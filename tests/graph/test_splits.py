@@ -131,6 +131,14 @@ def test_make_split_by_name() -> None:
     assert make_split(graph, "class-balanced", 2).name == "class-balanced-2"
     with pytest.raises(InputError, match=f"unknown split protocol 'random'; expected one of {', '.join(PROTOCOLS)}"):
         make_split(graph, "random")
+    with pytest.raises(InputError, match="seed: 'a'; expected a whole number"):
+        make_split(graph, seed="a")  # type: ignore[arg-type]
+    assert make_split(graph, seed=np.int64(4)).hash == make_split(graph, seed=4).hash  # type: ignore[arg-type]
+
+
+def test_ids_are_no_indices() -> None:
+    with pytest.raises(InputError, match=r"part 'train': .* turn ids into indices with graph\.index_of"):
+        Split(["a"], [], [])
 
 
 def test_fixed_splits_are_found_by_number() -> None:

@@ -125,6 +125,38 @@ def test_search(page: Browser, served: Served) -> None:
     settle(page, IDS[3])
 
 
+def test_an_empty_search_opens_nothing(page: Browser) -> None:
+    page.press("/")
+    for letter in '"58':
+        page.press(letter)
+    page.press("Enter")
+    settle(page, IDS[58])
+    page.press("b")
+    settle(page, IDS[3])
+    page.press("/")
+    page.press("Enter")
+    page.run("new Promise((done) => setTimeout(done, 300))")
+    assert page.text("#node-title") == IDS[3]
+
+
+def test_skipping_to_the_node_keeps_its_address(page: Browser) -> None:
+    page.run("document.querySelector('.skip').focus()")
+    page.press("Enter")
+    assert page.run("document.activeElement.id") == "node-title"
+    assert page.run("decodeURIComponent(location.hash)") == f"#node={IDS[3]}"
+
+
+def test_a_confusion_matrix_that_failed_is_asked_for_again(page: Browser) -> None:
+    page.run("window.theirs = window.fetch; window.fetch = () => Promise.reject(new Error('down')); null")
+    page.press("c")
+    page.wait_for("!document.getElementById('notice').hidden")
+    assert "Is it still running?" in page.text("#notice")
+    page.run("window.fetch = window.theirs; null")
+    page.press("m")
+    page.press("c")
+    page.wait_for("document.querySelector('#confusion table')")
+
+
 def test_keys_in_the_drawing_walk_on(page: Browser) -> None:
     page.press("g")
     page.press("ArrowUp")
@@ -205,6 +237,20 @@ def test_weights_by_attention(page: Browser, served: Served) -> None:
     page.wait_for("document.querySelector('#tokens .weight')")
     explained = api(served, f"/api/explain?id={quote(IDS[3])}&method=attention")
     assert page.text("#tokens li:first-child .number") == f"{explained['tokens'][0]['importance']:.3f}"
+
+
+def test_a_model_without_tokens_says_so(page: Browser) -> None:
+    page.run(
+        """window.theirs = window.fetch; window.fetch = async (address, options) => {
+          const answer = await window.theirs(address, options);
+          if (!address.startsWith("/api/explain")) return answer;
+          const body = { ...(await answer.json()), tokens: [], parts: [], neighbours: [] };
+          return new Response(JSON.stringify(body));
+        }; null"""
+    )
+    page.run("document.getElementById('method').value = 'rollout'")
+    page.run("document.getElementById('method').dispatchEvent(new Event('change'))")
+    page.wait_for("document.querySelector('#tokens li').textContent.includes('no walk- and no hop-token')")
 
 
 def test_help_and_lights(page: Browser) -> None:

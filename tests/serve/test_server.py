@@ -235,7 +235,11 @@ def test_a_port_that_is_taken(cli: Cli, run_folder: Path) -> None:
     with listen(ServeSettings(port=0)) as taken:
         taken.listen()
         port = taken.getsockname()[1]
-        assert_refused(cli("serve", run_folder, "--port", port), 3, f"cannot listen on 127.0.0.1:{port}")
+        assert_refused(
+            cli("serve", run_folder, "--port", port),
+            3,
+            f"on 127.0.0.1:{port} (Address already in use); take another with --port",
+        )
 
 
 def test_small_answers_are_sent_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -43,6 +44,14 @@ def test_words_for_people(cli: Cli, mine: str) -> None:
     assert set(contents(Path("sgpm"))) == FILES | {"curves.png"}
     assert SGPMSettings.from_yaml("sgpm/config.yaml") == quick()
     assert cli("train", mine, *TRAIN, "--sgpm", "sgpm", "--device", "cpu", "--out", "run").code == 0
+
+
+def test_the_command_that_is_offered_can_be_typed(cli: Cli) -> None:
+    write_folder(GRAPH, Path("my graph"))
+    answer = cli("pretrain", "my graph", *SETS, "--out", "my sgpm", "--device", "cpu", "--directed")
+    offered = shlex.split(answer.out.splitlines()[-1].partition("use it with tokenphormer ")[2])
+    assert offered == ["train", "my graph", "--sgpm", "my sgpm", "--directed"]
+    assert cli(*offered, *TRAIN, "--device", "cpu", "--out", "run").code == 0
 
 
 def test_one_line_of_json(cli: Cli, mine: str) -> None:

@@ -261,6 +261,7 @@ def test_mix_is_the_same_in_python_and_numpy() -> None:
         ({"nodes": [-1]}, "nodes, entry 0: node -1"),
         ({"nodes": [0.5]}, "nodes: expected a list of node indices"),
         ({"nodes": [[0]]}, "nodes: expected a list of node indices"),
+        ({"nodes": ["a"]}, r"nodes: expected a list of node indices, .* with graph\.index_of"),
         ({"seed": 1.5}, "seed: 1.5"),
         ({"backend": "cython"}, "backend: 'cython'"),
         ({"device": "toaster"}, "device: 'toaster'"),

@@ -288,7 +288,8 @@ def pretrain(
         f"{best['val_accuracy']:.2%} of masked nodes guessed right, perplexity {best['val_perplexity']:.2f} "
         f"(validation, epoch {best['epoch']}); {history[-1]['tokens']:,} tokens in {history[-1]['seconds']:.1f} s"
     )
-    typer.echo(f"{folder}: use it with tokenphormer train {graph} --sgpm {folder}")
+    words = ["tokenphormer", "train", graph, "--sgpm", str(folder)]
+    typer.echo(f"{folder}: use it with {shlex.join([*words, '--directed'] if directed else words)}")
 
 
 @app.command()

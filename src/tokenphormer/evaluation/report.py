@@ -50,7 +50,7 @@ class Report:
     """(m) as `node_homophily` gives it."""
     history: Sequence[plots.Epoch] = ()
     attention: Mapping[str, float] | None = None
-    """Mean attention on each kind of token; None for a model without."""
+    """Mean attention on each kind of token; None or empty for a model without."""
     comparison: Sequence[tuple[str, float]] = ()
     """Other methods on the same split: name and accuracy."""
     calibration: Mapping[str, Any] | None = None
@@ -248,7 +248,7 @@ def _errors(report: Report) -> str:
 
 
 def _attention(report: Report) -> str:
-    if report.attention is None:
+    if not report.attention:  # as in the recipes that have neither walk- nor hop-tokens
         return ""
     shares = ", ".join(f"{kind} {_percent(value)}" for kind, value in report.attention.items())
     label = f"Attention by kind of token: {shares}."

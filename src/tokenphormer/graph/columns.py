@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +23,8 @@ BOOLEANS = {"true": 1.0, "false": 0.0}
 SHOWN = 12
 """Names of columns that an error lists."""
 SAVED_INDEX = ("__index_level_", "Unnamed: ")
+KNOWN = {"nodes": ("id", "label", "split"), "edges": ("source", "target", "weight")}
+"""Names of columns that mean something, of each table; all others of a nodes table are features."""
 
 
 def arrow() -> Any:
@@ -57,6 +60,8 @@ class Table:
         came = ", ".join(f"'{name}'" for name in header[:SHOWN])
         came += f" and {len(header) - SHOWN} more" if len(header) > SHOWN else ""
         named = "; name the columns in its first line" if self.path.suffix == ".csv" else ""
+        twins = [name for name in header if meant(name, header, self.path.stem) == missing[0]]
+        named = f"; names are compared exactly: call '{twins[0]}' '{missing[0]}'" if twins else named
         hint = _separator_hint(header) or named
         raise InputError(f"{self.path}: lacks the column '{missing[0]}'; its columns are {came}{hint}")
 
@@ -105,7 +110,7 @@ class Table:
         ):
             raise InputError(
                 f"{self.path}, column '{name}': expected numbers, got {column.type}; "
-                "drop the column, or encode it as numbers"
+                f"drop the column, or encode it as numbers{self._name_hint(name)}"
             )
         numbers: NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()
         return numbers
@@ -121,11 +126,32 @@ class Table:
                     raise ValueError
             except ValueError:
                 found = "an empty cell" if not bare else repr(text[:60])
+                commas = "; write decimals with points, and thousands without commas" if _has_comma(bare) else ""
                 raise InputError(
                     f"{self.where(row, name)}: expected a number, found {found}; "
-                    "mend the cell, drop the column, or encode it as numbers"
+                    f"mend the cell, drop the column, or encode it as numbers{commas}{self._name_hint(name)}"
                 ) from None
         return numbers
+
+    def _name_hint(self, name: str) -> str:
+        """What to do if a column of other things than numbers is called nearly as one that is no feature."""
+        known = meant(name, self.columns, self.path.stem)
+        return "" if known is None else f"; if it is the column '{known}', call it so: names are compared exactly"
+
+
+def meant(name: str, header: Iterable[str], table: str) -> str | None:
+    """The column that a name stands for but for capitals, where the table has none that is called so.
+
+    >>> meant("Label", ["id", "Label"], "nodes"), meant("Label", ["label", "Label"], "nodes")
+    ('label', None)
+    """
+    known = name.lower()
+    return known if known != name and known in KNOWN.get(table, ()) and known not in header else None
+
+
+def _has_comma(text: str) -> bool:
+    """Whether a text is a number but for its commas."""
+    return re.fullmatch(r"[+-]?[0-9.]*,[0-9.,]*(e[+-]?[0-9]+)?", text, re.IGNORECASE) is not None
 
 
 def table_path(folder: Path, stem: str) -> Path | None:
@@ -152,6 +178,8 @@ def check_header(path: Path, header: list[str]) -> None:
     """Raise if a column has no name of its own."""
     for number, name in enumerate(header, start=1):
         if name == "" or name.startswith(SAVED_INDEX):
+            if not name and number > 1:  # commas at the ends of lines: a spreadsheet's empty columns
+                raise InputError(f"{path}: column {number} has no name; name it, or remove it from every line")
             came = f"is called '{name}'" if name else "has no name"
             raise InputError(
                 f"{path}: column {number} {came}, which looks like a saved pandas index; "

@@ -32,7 +32,7 @@ from tokenphormer.graph.feature_file import write_features_file
 from tokenphormer.graph.graph import MAX_NODES, Graph
 from tokenphormer.graph.id_table import IdTable, Texts, decode_into, text_keys, texts_of_column
 from tokenphormer.graph.splits import PARTS, Split
-from tokenphormer.graph.tables import EXPECTED, _read_features, _read_ids, label_notes, sort_classes
+from tokenphormer.graph.tables import EXPECTED, _read_features, _read_ids, column_notes, label_notes, sort_classes
 
 DEFAULT_MEMORY = 2 << 30
 LEAST_MEMORY = 64 << 20
@@ -121,8 +121,7 @@ def convert_folder(
         scratch.rmdir()
         notes = [f"{read.count} nodes from {nodes.path.name}, {sorter.listed} edges from {edges.path.name}"]
         notes += [f"edges taken as {'directed' if directed else 'undirected'}", *done]
-        unused = [f"'{name}'" for name in edges.header if name not in ("source", "target", "weight")]
-        notes += [f"columns of {edges.path.name} not used: {', '.join(unused)}"] if unused else []
+        notes += column_notes(nodes.header, edges.header, edges.path.name)
         bare = int((y < 0).sum())
         notes += [f"{bare} nodes have no label"] if bare and class_names else []
         notes += label_notes(class_names)

@@ -82,9 +82,9 @@ class Graph:
     stored: Stored | None = None
     """Of a graph on disk (`disk.py`): where it lies. Its arrays are memory-mapped."""
     feature_names: tuple[str, ...] | None = None
-    """(F) names of the features, of a graph read from tables with feature columns; dropped if `x` is replaced by one of
-    another width. They are not part of the fingerprint, and no file of a graph keeps them: neither `save` nor
-    `tokenphormer convert` nor `write_folder` writes them."""
+    """(F) names of the features, of a graph read from tables with feature columns or made with a pandas table as `x`;
+    dropped if `x` is replaced by one of another width. They are not part of the fingerprint, and no file of a graph
+    keeps them: neither `save` nor `tokenphormer convert` nor `write_folder` writes them."""
 
     def __post_init__(self) -> None:
         if not len(self.y):
@@ -235,7 +235,7 @@ class Graph:
 
         Edges listed more than once become one: weights of the same direction are added, and an undirected
         edge listed from both ends takes the mean of its two weights. Self-loops are dropped unless
-        `self_loops`. `notes` says what was done.
+        `self_loops`. `notes` says what was done. Of a pandas table `x`, the names of its columns are kept.
         """
         source, target, n = _check_edges(edge_index, num_nodes)
         weight = _check_weights(edge_weight, len(source))
@@ -270,6 +270,7 @@ class Graph:
             name=name,
             splits=splits,
             notes=tuple(notes),
+            feature_names=_column_names(x),
         )
         for split in splits:
             split.check(graph)
@@ -358,9 +359,11 @@ def _check_edges(edge_index: ArrayLike, num_nodes: int | None) -> tuple[NDArray[
     if edges.size == 0:
         edges = edges.astype(np.int64).reshape(2, 0)
     if edges.ndim != 2 or edges.shape[0] != 2:
-        raise InputError(f"edge_index: expected shape (2, E), got {edges.shape}")
+        hint = "; one edge a row? transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
+        raise InputError(f"edge_index: expected shape (2, E), got {edges.shape}{hint}")
     if edges.dtype.kind not in "iu":
-        raise InputError(f"edge_index: expected integers, got {edges.dtype}")
+        hint = "; number the nodes from 0 on, and give their names as node_ids" if edges.dtype.kind in "OUST" else ""
+        raise InputError(f"edge_index: expected integers, got {edges.dtype}{hint}")
     edges = edges.astype(np.int64, copy=False)
     highest = int(edges.max()) if edges.size else -1
     n = highest + 1 if num_nodes is None else int(num_nodes)
@@ -444,6 +447,13 @@ def _symmetrise(
     return merged, mean, len(merged) - len(key)
 
 
+def _column_names(x: object) -> tuple[str, ...] | None:
+    """The names of a pandas table's columns, if they are names and all differ."""
+    names = list(getattr(x, "columns", ()))
+    named = names and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    return tuple(names) if named else None
+
+
 def _check_features(x: object, n: int) -> Features | None:
     if x is None:
         return None
@@ -502,7 +512,10 @@ def _check_labels(
     if labels.shape != (n,):
         raise InputError(f"y: expected shape ({n},), one label a node, got {labels.shape}")
     if labels.dtype.kind not in "iu":
-        raise InputError(f"y: expected class numbers (−1 = unlabelled), got {labels.dtype}")
+        raise InputError(
+            f"y: expected class numbers (−1 = unlabelled), got {labels.dtype}; "
+            "number the classes from 0 on, and give their names as class_names"
+        )
     labels = labels.astype(np.int64)
     highest = int(labels.max())
     if given is None and highest >= MAX_CLASSES:

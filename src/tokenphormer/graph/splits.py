@@ -53,9 +53,10 @@ class Split:
             if nodes.size == 0:
                 nodes = nodes.astype(np.int64)
             if nodes.ndim != 1 or nodes.dtype.kind not in "iu":
+                how = "ids into indices with graph.index_of" if nodes.dtype.kind in "OUST" else ""
                 raise InputError(
                     f"split part '{part}': expected a list of node indices, got shape {nodes.shape}, dtype "
-                    f"{nodes.dtype}; turn a mask into indices with numpy.flatnonzero"
+                    f"{nodes.dtype}; turn {how or 'a mask into indices with numpy.flatnonzero'}"
                 )
             nodes = np.sort(nodes.astype(np.int64))
             nodes.flags.writeable = False
@@ -127,6 +128,9 @@ def make_split(graph: Graph, protocol: str = "stratified", seed: int | None = No
     `seed` is the seed of a random protocol (default 0; 2021 for `two-stage`, the paper's) and the number of a
     fixed one.
     """
+    if seed is not None and not isinstance(seed, int | np.integer):
+        raise InputError(f"seed: {seed!r}; expected a whole number")
+    seed = None if seed is None else int(seed)  # NumPy's own overflow where seeds are mixed
     if protocol == "stratified":
         return stratified_split(graph.y, seed or 0)
     if protocol == "two-stage":
@@ -176,7 +180,9 @@ def class_balanced_split(y: NDArray[np.int64], seed: int = 0) -> Split:
 def _nodes_by_class(y: NDArray[np.int64]) -> Sequence[NDArray[np.int64]]:
     classes = np.unique(y[y >= 0])
     if classes.size == 0:
-        raise InputError("no node of the graph has a label, so there is nothing to split")
+        raise InputError(
+            "no node of the graph has a label, so there is nothing to split; a nodes table has them in a column 'label'"
+        )
     return [np.flatnonzero(y == c) for c in classes]
 
 

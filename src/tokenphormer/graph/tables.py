@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError
 from tokenphormer.files import atomic_path, load_arrays
-from tokenphormer.graph.columns import Column, Table, arrow, read_table
+from tokenphormer.graph.columns import Column, Table, arrow, meant, read_table
 from tokenphormer.graph.graph import Features, Graph
 from tokenphormer.graph.splits import PARTS, Split
 
@@ -35,6 +35,13 @@ LONGEST_ID = 1000
 """Characters; ids are held in one array as wide as the longest of them."""
 MISSING = ("", "NaN", "nan", "NA", "N/A", "<NA>", "null", "NULL")
 """Labels, without blanks around them, that were perhaps meant as none."""
+
+SLIPS: dict[str, Callable[[str], str]] = {
+    "blanks": str.strip,
+    "capitals": str.casefold,
+    "how a number is written": lambda name: re.sub(r"^([+-]?[0-9]+)\.0+$", r"\1", name),
+}
+"""In what labels differ that were perhaps meant as one, and what is left without it."""
 
 
 def read_folder(folder: str | Path, *, directed: bool = False, self_loops: bool = False) -> Graph:
@@ -152,15 +159,17 @@ def label_notes(class_names: Sequence[str]) -> list[str]:
     >>> label_notes(("a", "a ", "nan"))[0]
     "the labels 'a' and 'a ' differ only in blanks and are separate classes"
     """
-    notes, twins = [], []
-    first: dict[str, str] = {}
-    for name in class_names:
-        if first.setdefault(name.strip(), name) != name:
-            twins.append((first[name.strip()], name))
-    if twins:
-        more = f" ({len(twins)} such pairs)" if len(twins) > 1 else ""
-        one, other = twins[0]
-        notes.append(f"the labels {one!r} and {other!r} differ only in blanks and are separate classes{more}")
+    notes = []
+    for what, key in SLIPS.items():
+        twins = []
+        first: dict[str, str] = {}
+        for name in dict.fromkeys(map(str.strip, class_names)) if what != "blanks" else class_names:
+            if first.setdefault(key(name), name) != name:
+                twins.append((first[key(name)], name))
+        if twins:
+            more = f" ({len(twins)} such pairs)" if len(twins) > 1 else ""
+            one, other = twins[0]
+            notes.append(f"the labels {one!r} and {other!r} differ only in {what} and are separate classes{more}")
     missing = [name for name in class_names if name.strip() in MISSING]
     if missing and len(missing) < len(class_names):
         labels = f"the label {missing[0]!r} is a class of its own"
@@ -292,11 +301,28 @@ def _sparse(arrays: dict[str, Any]) -> sp.csr_array:
 def _notes(nodes: Table, edges: Table, graph: Graph) -> tuple[str, ...]:
     notes = [f"{nodes.num_rows} nodes from {nodes.path.name}, {edges.num_rows} edges from {edges.path.name}"]
     notes += [f"edges taken as {'directed' if graph.directed else 'undirected'}", *graph.notes]
-    unused = [f"'{name}'" for name in edges.columns if name not in ("source", "target", "weight")]
-    notes += [f"columns of {edges.path.name} not used: {', '.join(unused)}"] if unused else []
+    notes += column_notes(nodes.columns, edges.columns, edges.path.name)
     bare = int((graph.y < 0).sum())
     notes += [f"{bare} nodes have no label"] if bare and graph.num_classes else []
     return (*notes, *label_notes(graph.class_names))
+
+
+def column_notes(nodes: Iterable[str], edges: Iterable[str], edges_file: str) -> list[str]:
+    """Notes on columns that are not used, and on features that are called nearly as what is no feature.
+
+    >>> column_notes(["id", "Label"], ["source", "target", "Weight"], "edges.csv")[1]
+    "columns of edges.csv not used: 'Weight' (weights are read from 'weight')"
+    """
+    nodes, edges = list(nodes), list(edges)
+    near = [(name, meant(name, nodes, "nodes")) for name in nodes]
+    notes = [f"the column '{name}' is taken for a feature, not for '{known}'" for name, known in near if known]
+    unused = [name for name in edges if name not in ("source", "target", "weight")]
+    if unused:
+        near_weight = any(meant(name, edges, "edges") == "weight" for name in unused)
+        listed = ", ".join(f"'{name}'" for name in unused)
+        weights = " (weights are read from 'weight')" if near_weight else ""
+        notes.append(f"columns of {edges_file} not used: {listed}{weights}")
+    return notes
 
 
 def _index_in(column: Column, values: Sequence[str] | Column) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import logging
 import socket
@@ -104,5 +105,6 @@ def listen(settings: ServeSettings) -> socket.socket:
         listening.listen()  # whoever is told the address now may come at once
     except OSError as error:
         listening.close()
-        raise ResourceError(f"cannot listen on {settings.host}:{settings.port} ({error.strerror})") from error
+        taken = "; take another with --port" if error.errno == errno.EADDRINUSE else ""
+        raise ResourceError(f"cannot listen on {settings.host}:{settings.port} ({error.strerror}){taken}") from error
     return listening

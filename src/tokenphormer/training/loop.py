@@ -403,7 +403,10 @@ def _check_labels(train: Labelled, val: Labelled, num_classes: int) -> None:
         raise InputError(f"there is {num_classes} class; telling classes apart takes at least 2")
     for name, part in (("train", train), ("val", val)):
         if not len(part.nodes):
-            raise InputError(f"the split's part '{name}' has no labelled node; training needs some")
+            raise InputError(
+                f"the split's part '{name}' has no labelled node; training needs some: label more nodes (a stratified "
+                "split takes three of a class to have one for validation), or say in a column 'split' which is for what"
+            )
     if len(np.unique(train.classes)) < 2:
         raise InputError("all training nodes are of one class; there is nothing to tell apart")
 

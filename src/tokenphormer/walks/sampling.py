@@ -234,7 +234,10 @@ def check_request(
     if starts.size == 0:
         return np.zeros(0, dtype=np.int64)
     if starts.ndim != 1 or starts.dtype.kind not in "iu":
-        raise InputError(f"nodes: expected a list of node indices, got shape {starts.shape}, dtype {starts.dtype}")
+        hint = "; turn ids into indices with graph.index_of" if starts.dtype.kind in "OUST" else ""
+        raise InputError(
+            f"nodes: expected a list of node indices, got shape {starts.shape}, dtype {starts.dtype}{hint}"
+        )
     bad = np.flatnonzero((starts < 0) | (starts >= graph.num_nodes))
     if bad.size:
         raise InputError(

@@ -11,7 +11,7 @@ from tokenphormer.errors import InputError
 from tokenphormer.evaluation.explanations.page import explanation_page, summary_page
 from tokenphormer.evaluation.explanations.pictures import explanation_figure
 from tokenphormer.evaluation.explanations.summary import summarise_attention, summary_plot
-from tokenphormer.evaluation.explanations.words import NO_TOKENS, to_text
+from tokenphormer.evaluation.explanations.words import NO_TOKENS, PASSED_ON, to_text
 from tokenphormer.evaluation.plots import save_figure
 from tokenphormer.evaluation.run_folder import load_graph_for, load_run, write_text
 from tokenphormer.explain.explanation import check_method
@@ -49,7 +49,8 @@ def explain_run(
         summary = summarise_attention(explainer)
         if out is not None:
             _write(out, summary.to_json(), lambda: summary_plot(summary), lambda: summary_page(summary))
-        return summary.to_markdown() if summary.table("all")[1] else f"{NO_TOKENS}: there is no attention to sum up"
+        read = NO_TOKENS + (PASSED_ON if explainer.method.passes_scores else "")
+        return summary.to_markdown() if summary.table("all")[1] else f"{read}: there is no attention to sum up"
     explanation = explainer.explain(node, chosen)
     if out is not None:
         _write(

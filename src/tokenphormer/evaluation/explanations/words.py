@@ -11,6 +11,7 @@ METHOD_NAMES = {
     "rollout": "attention rollout: the weights of readout and layers multiplied through",
 }
 NO_TOKENS = "the model's settings have no walk- and no hop-token: it reads the node's own features"
+PASSED_ON = ", and the scores that neighbours pass on"
 SHOWN = 8
 """Lines of each list that are printed."""
 
@@ -68,7 +69,7 @@ def to_text(explanation: Explanation) -> str:
     scores = [(each, neighbour_name(each)) for each in e.neighbours]
     lists = (("parts", parts), ("tokens", tokens), ("scores passed on by", scores), ("nodes", nodes), ("edges", edges))
     if not e.tokens:
-        lines.append(f"{NO_TOKENS}{', and the scores that neighbours pass on' if scores else ''}")
+        lines.append(NO_TOKENS + (PASSED_ON if scores else ""))
     for title, items in lists:
         if items:
             lines.append(f"{title}, {unit}")

@@ -11,7 +11,11 @@ export function startConfusion(showList) {
     const wanted = state.filter.part || "all";
     if (wanted === part || $("panel-confusion").hidden) return;
     part = wanted;
-    ask("/api/confusion", { part }).then((found) => show(found, showList), complain);
+    const failed = (error) => {
+      part = null; // the next time it is asked for again
+      complain(error);
+    };
+    ask("/api/confusion", { part }).then((found) => part === wanted && show(found, showList), failed);
   };
   on("filter", update);
   on("tab", update);

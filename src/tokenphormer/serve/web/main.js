@@ -37,6 +37,10 @@ function startTabs() {
 function startKeys() {
   const dialog = $("help-dialog");
   $("help").addEventListener("click", () => dialog.showModal());
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the address stays the node's
+    $("node-title").focus();
+  });
   const keys = {
     "/": () => $("search").focus(),
     "?": () => dialog.showModal(),

@@ -29,13 +29,17 @@ export function startSearch() {
 async function look() {
   const mine = ++asked;
   const query = input.value.trim();
-  if (!query) return close();
+  if (!query) {
+    found = []; // of an earlier question
+    return close();
+  }
   try {
     const answer = await ask("/api/nodes", { query, limit: 12 });
     if (mine !== asked) return;
     found = answer.nodes;
     show(answer.total);
   } catch (error) {
+    found = [];
     complain(error);
   }
 }

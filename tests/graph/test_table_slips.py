@@ -1,0 +1,83 @@
+"""Slips that spreadsheets and databases make in tables: the error or the note says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tokenphormer.errors import InputError
+from tokenphormer.graph import make_split
+from tokenphormer.graph.external import convert
+from tokenphormer.graph.graph import Graph
+from tokenphormer.graph.tables import label_notes, read_folder
+
+EDGES = "source,target\na,b\n"
+
+
+def write(folder: Path, nodes: str, edges: str = EDGES) -> Path:
+    folder.mkdir()
+    (folder / "nodes.csv").write_text(nodes)
+    (folder / "edges.csv").write_text(edges)
+    return folder
+
+
+def read_by_pieces(folder: Path) -> Graph:
+    return convert(folder, folder.with_name("disk"))
+
+
+both_readers = pytest.mark.parametrize("read", [read_folder, read_by_pieces])
+
+
+@both_readers
+@pytest.mark.parametrize(
+    ("nodes", "edges", "said"),
+    [
+        ("Id,label\na,x\nb,y\n", EDGES, "lacks the column 'id'.*names are compared exactly: call 'Id' 'id'"),
+        ("id\na\nb\n", "Source,Target\na,b\n", "lacks the column 'source'.*call 'Source' 'source'"),
+        ("id,Label\na,x\nb,y\n", EDGES, "found 'x'.*if it is the column 'label', call it so"),
+        ("id,label,SPLIT\na,x,train\nb,y,val\n", EDGES, "found 'train'.*if it is the column 'split', call it so"),
+        ('id,size\na,"1,5"\nb,"2,5"\n', EDGES, "found '1,5'.*write decimals with points"),
+        ('id,size\na,"1,234.5"\nb,1\n', EDGES, "found '1,234.5'.*thousands without commas"),
+        ("id,size,\na,1,\nb,2,\n", EDGES, "column 3 has no name; name it, or remove it from every line$"),
+    ],
+)
+def test_errors(read: Callable[[Path], Graph], tmp_path: Path, nodes: str, edges: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read(write(tmp_path / "own", nodes, edges))
+
+
+@both_readers
+def test_notes_on_columns(read: Callable[[Path], Graph], tmp_path: Path) -> None:
+    folder = write(tmp_path / "own", "id,Label,Weight\na,1,5\nb,2,5\n", "source,target,Weight\na,b,2\n")
+    graph = read(folder)
+    assert "the column 'Label' is taken for a feature, not for 'label'" in graph.notes
+    assert "columns of edges.csv not used: 'Weight' (weights are read from 'weight')" in graph.notes
+    assert not any("not for 'weight'" in note for note in graph.notes)  # a node may well weigh something
+    assert graph.num_features == 2
+
+
+def test_a_column_beside_the_one_it_resembles_is_a_feature_without_a_note(tmp_path: Path) -> None:
+    graph = read_folder(write(tmp_path / "own", "id,label,Label\na,x,1\nb,y,2\n"))
+    assert graph.num_features == 1
+    assert not any("taken for a feature" in note for note in graph.notes)
+
+
+@pytest.mark.parametrize(
+    ("names", "notes"),
+    [
+        (("A", "a", "b"), ["the labels 'A' and 'a' differ only in capitals"]),
+        (("1", "1.0", "2"), ["the labels '1' and '1.0' differ only in how a number is written"]),
+        (("a", "a ", "b"), ["the labels 'a' and 'a ' differ only in blanks"]),
+        (("1.0", "1.5", "10", "b"), []),
+    ],
+)
+def test_notes_on_labels(names: tuple[str, ...], notes: list[str]) -> None:
+    assert label_notes(names) == [f"{note} and are separate classes" for note in notes]
+
+
+def test_no_labels_at_all(tmp_path: Path) -> None:
+    graph = read_folder(write(tmp_path / "own", "id,class\na,1\nb,2\n"))
+    with pytest.raises(InputError, match=r"no node of the graph has a label.*in a column 'label'"):
+        make_split(graph)
