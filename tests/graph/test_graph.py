@@ -449,3 +449,9 @@ def test_a_good_write_replaces_the_file(tmp_path: Path) -> None:
 def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"), atomic_path(tmp_path):
         pass
+
+
+def test_a_name_that_could_not_be_loaded_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"mine: expected a name that ends in \.npz"):
+        rich_graph().save(tmp_path / "mine")
+    assert not list(tmp_path.iterdir())

@@ -25,10 +25,10 @@ def yardsticks(
         lacking = "the split has no test nodes" if graph.num_features else f"graph '{graph.name}' has no features"
         say(f"--compare: {lacking}, so there is nothing to compare with")
         return []
-    return [
-        ("logistic regression on features", _logistic_regression(graph, split)),
-        ("two-layer GCN", _gcn(graph, split, device)),
-    ]
+    say("--compare: logistic regression on features")
+    regression = _logistic_regression(graph, split)
+    say("--compare: a two-layer GCN")
+    return [("logistic regression on features", regression), ("two-layer GCN", _gcn(graph, split, device))]
 
 
 def _logistic_regression(graph: Graph, split: Split) -> float:

@@ -280,6 +280,8 @@ class Graph:
 
     def save(self, path: str | Path) -> None:
         """Write the graph as one compressed `.npz` (plain arrays, no pickles), atomically; without `feature_names`."""
+        if Path(path).suffix != ".npz":
+            raise InputError(f"{path}: expected a name that ends in .npz, by which load_graph knows such a file")
         arrays: dict[str, NDArray[Any]] = {"indptr": self.indptr, "indices": self.indices}
         # Small graphs only need small integers on disk; `load` widens them again.
         arrays["y"] = self.y.astype(np.int16) if self.num_classes < 2**15 else self.y
