@@ -87,3 +87,12 @@ def test_a_class_without_nodes_and_one_with_a_single_node(tmp_path: Path) -> Non
     train(tmp_path / "out", graph, say=said.append)
     assert said[0].startswith("no training node is of class nobody")
     assert (tmp_path / "out" / "run.json").exists()
+
+
+def test_a_card_says_what_the_model_reads(tmp_path: Path) -> None:
+    for name, changes, told in (
+        ("own", {"num_walks": 0, "num_hops": 0}, "reads a node's own features alone"),
+        ("passed", {"num_walks": 0, "num_hops": 0, "score_hops": 2}, "is transductive"),
+    ):
+        train(tmp_path / name, tiny_graph(), config=tiny_config(max_epochs=1, **changes))
+        assert f"The model {told}" in (tmp_path / name / "model_card.md").read_text(encoding="utf-8")

@@ -165,6 +165,8 @@ def test_the_report_and_the_card_name_the_result(run: Run) -> None:
     assert "&lt;b&gt;plain&lt;/b&gt;" in page
     card = (run.folder / "model_card.md").read_text(encoding="utf-8")
     assert f"test: accuracy {run.summary.test_accuracy[best]:.4f}" in card
+    assert f"Seeds: 3; weights and figures are of seed {best}, the best on validation." in card
+    assert "The model is transductive" in card
 
 
 def test_history_has_a_row_for_each_epoch(run: Run) -> None:

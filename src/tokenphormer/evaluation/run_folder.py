@@ -369,17 +369,16 @@ def _model_card(
     lines += [f"- Classes: {names}{' …' if graph.num_classes > 30 else ''}."]
     parts = " / ".join(f"{size:,}" for size in split.sizes)
     lines += [f"- Split: {_markdown(split.name)}, {parts} nodes, {split.hash[:16]}…"]
-    lines += [f"- Parameters: {found['parameters']:,}. Seeds: {len(summary.val_accuracy)}."]
+    seeds = len(summary.val_accuracy)
+    chosen = f"; weights and figures are of seed {found['seed']}, the best on validation" if seeds > 1 else ""
+    lines += [f"- Parameters: {found['parameters']:,}. Seeds: {seeds}{chosen}."]
     if summary.calibration is not None:
         lines += [f"- Calibrated on validation nodes: {summary.calibration_text()}."]
     lines += [""] + [f"- {part}: accuracy {m.accuracy:.4f}, macro-F1 {m.macro_f1:.4f}" for part, m in metrics.items()]
-    lines += [
-        "",
-        "The model is transductive in its features: hop- and walk-tokens of training nodes read the features of",
-    ]
-    lines += [
-        "all their neighbours, test nodes included; labels of validation choose the epoch, labels of test nothing."
-    ]
+    reads = "The model reads a node's own features alone;"
+    if config.num_walks or config.num_hops or config.score_hops:
+        reads = "The model is transductive: it learns from the neighbours of training nodes too, test nodes included;"
+    lines += ["", reads, "labels of validation choose the epoch, labels of test nothing."]
     lines += ["On a new graph with the same features it predicts without training again.", ""]
     if sgpm is not None:
         seen = _markdown(sgpm.meta["graph"]["name"])

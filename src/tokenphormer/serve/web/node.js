@@ -130,7 +130,7 @@ async function explain(signal) {
   const most = Math.max(1e-12, ...[...found.tokens, ...found.neighbours].map((each) => Math.abs(each.importance)));
   const rows = found.tokens.map((token, i) => tokenRow(token, i, most, method));
   rows.push(...found.neighbours.map((each, i) => neighbourRow(each, rows.length + i, most, method)));
-  if (!rows.length) rows.push(el("li", { class: "muted" }, "The model's settings have no walk- and no hop-token: it reads the node's own features."));
+  if (!rows.length) rows.push(el("li", { class: "muted" }, "The model's settings have no walk- and no hop-token: under occlusion, scores that neighbours pass on are listed here, if there are any."));
   fold($("tokens"), $("tokens-more"), rows, TOP_TOKENS, "tokens");
   tell("drawn");
 }
