@@ -36,6 +36,7 @@ ELSEWHERE = {
     "../experiments/tables/ablation.md": "repository/ablation-table.md",
     "../experiments/tables/additions.md": "repository/additions-table.md",
     "../experiments/tables/defaults.md": "repository/defaults-table.md",
+    "../experiments/tables/votes.md": "repository/votes-table.md",
     "../experiments/LOG.md": "repository/log.md",
     "../src/tokenphormer/walks/README.md": "repository/walk-contract.md",
     "../CONTRIBUTING.md": "repository/contributing.md",
