@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from importlib.resources import files
@@ -111,3 +112,11 @@ def test_what_is_not_ours_has_its_licence_beside_it() -> None:
     licence = (WEB / "cytoscape" / "LICENSE").read_text(encoding="utf-8")
     assert "The Cytoscape Consortium" in licence
     assert "Permission is hereby granted, free of charge" in licence
+
+
+def test_what_is_not_ours_is_as_it_was_published() -> None:
+    """cytoscape 3.34.4, dist/cytoscape.esm.min.mjs of the npm package, byte for byte; a new version has a new hash."""
+    content = (WEB / "cytoscape" / "cytoscape.esm.min.mjs").read_bytes()
+    assert b'version="3.34.4"' in content
+    published = "0d7e373a706f0f01d6fb7a6ccf04988c01307cee1c2f9bcc7b068e9f6b431e3f"
+    assert hashlib.sha256(content).hexdigest() == published
