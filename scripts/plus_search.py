@@ -5,7 +5,7 @@
 Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset (or
 another share, `--keep`) on `--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them
 sees a test label. It can be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the
-rows tell. `--search plus-averaged`, `plus-cpu` and `plus-cpu-deep` draw nothing: they are all combinations.
+rows tell. `--search plus-averaged` and those that begin with `plus-cpu` draw nothing: they are all combinations.
 """
 
 from __future__ import annotations
@@ -254,8 +254,20 @@ CPU_DEEP: dict[str, tuple[object, ...]] = {
     "hidden_channels": (64, 128),
 }
 """Its rivals there: two layers, and few tokens or none."""
+CPU_HOPS: dict[str, tuple[object, ...]] = {
+    RECIPE: ("many hops",),
+    "num_walks": (0,),
+    "max_epochs": (300,),
+    "hidden_channels": (64,),
+    "num_hops": (4, 10),
+    "consistency": (0.0, 0.5),
+    "patience": (30, 50),
+    "weight_average": (0.9, 0.98),
+}
+"""What it can be at the small width, with more patience and a shorter mean."""
 SPACES = {
     "plus-cpu": CPU,
+    "plus-cpu-hops": CPU_HOPS,
     "plus-cpu-deep": CPU_DEEP,
     "plus-averaged": AVERAGED,
     "plus-light": LIGHT,

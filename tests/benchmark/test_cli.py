@@ -158,11 +158,11 @@ def test_a_study_with_an_sgpm(here: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         (("--study", "foo", "--sgpm"), "--study foo: there is no such study"),
         (
             ("--study", "ablation", "--models", "gcn"),
-            "--models, --budget, --search-splits, --held-out: the study 'ablation' has methods of its own",
+            "--models gcn: the study 'ablation' compares tokenphormer, no others",
         ),
         (
             ("--study", "tokens", "--budget", 3),
-            "--models, --budget, --search-splits, --held-out: the study 'tokens' has methods of its own",
+            "--budget, --search-splits, --held-out: the study 'tokens' searches nothing",
         ),
         (("--study", "tokens", "--vectors", "kept"), "--vectors, --set: are about SGPMs; say --sgpm too"),
         (("--study", "sgpm", "--set", "epoch=3"), "--set: 'epoch' is no setting; nearest: epochs"),

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.benchmark.fakes import make_row, trial
 from tokenphormer.benchmark.rows import FORMAT, KEY, append_row, config_hash, origin, read_rows, row_key
@@ -138,6 +139,14 @@ def test_several_may_append_at_once(tmp_path: Path) -> None:
     rows = read_rows([path], said.append)
     assert said == [f"{path}, line 1: not a whole row; it is kept in the file and not counted"]
     assert sorted(row["split"] for row in rows) == list(range(200))
+
+
+def test_rows_say_so_if_products_were_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    assert "matmul_precision" not in origin.__wrapped__()["hardware"]
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert origin.__wrapped__()["hardware"]["matmul_precision"] == "high"
 
 
 def test_where_a_row_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,6 +201,13 @@ def test_runs_of_the_main_study_are_not_run_again(study: Run, tmp_path: Path) ->
     assert [line for line in said if "main study" in line] == ["1 runs are the main study's: their rows are taken"]
 
 
+def test_some_methods_of_a_study() -> None:
+    every = jobs_of("tokens", Plan((), ("cora",), 1), [])
+    hops = jobs_of("tokens", Plan(("nagphormer",), ("cora",), 1), [])
+    assert {job.model for job in every} == {"tokenphormer", "nagphormer"}
+    assert hops == [job for job in every if job.model == "nagphormer"]
+
+
 def test_the_first_split_comes_first() -> None:
     jobs = jobs_of("ablation", Plan((), ("cora", "photo"), 3), [])
     assert [job.split for job in jobs] == sorted(job.split for job in jobs)

@@ -144,11 +144,14 @@ def origin() -> Row:
 
     versions["tokenphormer"] = __version__
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    hardware: Row = {"gpu": gpu, "cpu": _cpu(), "cores": os.cpu_count()}
+    if gpu and torch.get_float32_matmul_precision() != "highest":  # such as TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 gives
+        hardware["matmul_precision"] = torch.get_float32_matmul_precision()
     return {
         "format": FORMAT,
         "commit": os.environ.get("TOKENPHORMER_COMMIT") or _commit(),
         "versions": versions,
-        "hardware": {"gpu": gpu, "cpu": _cpu(), "cores": os.cpu_count()},
+        "hardware": hardware,
     }
 
 

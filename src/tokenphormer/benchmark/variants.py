@@ -114,6 +114,13 @@ def _no_study(study: str) -> InputError:
     return InputError(f"--study {study}: there is no such study; expected {known}")
 
 
+def check_models(study: str, plan: Plan) -> None:
+    """Raise if a plan names methods that the study has not."""
+    known = dict.fromkeys(variant.model for name in plan.datasets for variant in variants(study, name, with_sgpm=True))
+    if missing := [model for model in plan.models if model not in known]:
+        raise InputError(f"--models {','.join(missing)}: the study '{study}' compares {', '.join(known)}, no others")
+
+
 def variants(study: str, dataset: str, with_sgpm: bool) -> list[Variant]:
     """What a study compares on a dataset, with or without its protocol behind a comma.
 
@@ -206,7 +213,8 @@ def jobs_of(
     pretrainings: Sequence[Pretraining] = (),
     device: torch.device | None = None,
 ) -> list[Job]:
-    """Every run of a study, the first split of all variants first."""
+    """Every run of a study, or of those of its methods that the plan names, the first split of all variants first."""
+    check_models(study, plan)
     of = {(each.dataset, each.left_out): each for each in pretrainings}
     with_sgpm = {each.dataset for each in pretrainings}
     starts = {
@@ -218,6 +226,8 @@ def jobs_of(
     for split in range(plan.splits):
         for name in plan.datasets:
             for variant in variants(study, name, name in with_sgpm):
+                if plan.models and variant.model not in plan.models:
+                    continue
                 start = starts[variant.model, name]
                 if variant.default:
                     if variant.default not in ("cpu", "cpu" if device is None else device.type):

@@ -68,10 +68,9 @@ def benchmark(
             plan = Plan(chosen, graphs, splits, budget, search_splits, protocol, "held-out" if held_out else "", own)
             done = fill(plan, out, where, workers=workers, minutes=limit, merge=elsewhere, pool=pool, say=say)
         else:
-            if models != "all" or budget != 10 or search_splits != 1 or held_out:
-                told = f"the study '{study}' has methods of its own and searches nothing"
-                raise InputError(f"--models, --budget, --search-splits, --held-out: {told}")
-            plan = Plan((), graphs, splits, protocol=protocol, own=own)
+            if budget != 10 or search_splits != 1 or held_out:
+                raise InputError(f"--budget, --search-splits, --held-out: the study '{study}' searches nothing")
+            plan = Plan(() if models == "all" else names(models), graphs, splits, protocol=protocol, own=own)
             pretraining = None
             if sgpm or study in ("sgpm", "inputs"):
                 pretraining = default_settings(where).replace(SGPMSettings.parse_overrides(overrides or []))
