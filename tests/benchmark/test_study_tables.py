@@ -21,6 +21,7 @@ from tokenphormer.benchmark.study_tables import (
     csv_of,
     lacking_parts,
     pretraining_table,
+    shared_splits,
     study_results,
     tokens_plot,
     write_studies,
@@ -246,10 +247,40 @@ def test_the_tokens_figure(tokens: list[Row]) -> None:
     assert ours.get_ydata() == pytest.approx(np.full(14, 85.0))
     assert theirs.get_ydata() == pytest.approx(np.full(32, 75.0))
     assert list(lines["_diameter"].get_xdata()) == [19, 19]
+    assert not figure.axes[0].collections
+    each = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 32 and line is not theirs]
+    assert [line.get_ydata()[0] for line in each] == pytest.approx([70.0, 80.0])
+    assert figure.axes[0].get_title(loc="right") == "2 splits; dashed: diameter"
+
+
+def test_many_splits_have_a_band() -> None:
+    names = [variant.name for variant in variants("tokens", "cora", with_sgpm=True)]
+    rows = [row for name in names for row in rows_of("tokens", name, [0.8, 0.9, 0.8, 0.9, 0.85])]
+    figure = tokens_plot(study_results(rows, "tokens"))
     band = figure.axes[0].collections[0].get_paths()[0].vertices
     assert isinstance(band, np.ndarray)
-    # Deviations ±5: the sample deviation is √50, and Student's t for 1 is 12.7062.
-    assert band[:, 1].max() == pytest.approx(85 + 12.7062 * 50**0.5 / 2**0.5, abs=1e-3)
+    # Deviations ±5 and 0: the sample deviation is 5, and Student's t for 4 is 2.77645.
+    assert band[:, 1].max() == pytest.approx(85 + 2.77645 * 5 / 5**0.5, abs=1e-3)
+    assert len(figure.axes[0].get_lines()) == 3
+
+
+def test_points_of_a_panel_are_means_over_the_same_splits(tokens: list[Row]) -> None:
+    more = rows_of("tokens", "10 walk-tokens", [0.1, 0.1, 0.1])[2:]
+    less = [row for row in tokens if not (row["study"] == "tokens: 7 hops" and row["split"] == 1)]
+    results = study_results(less + more, "tokens")
+    assert shared_splits(results["cora"]) == [0]
+    figure = tokens_plot(results)
+    assert lines_of(figure)["Tokenphormer (walk-tokens)"].get_ydata() == pytest.approx(np.full(14, 80.0))
+    assert figure.axes[0].get_title(loc="right") == "1 split; dashed: diameter"
+    nowhere = study_results([row for row in tokens if (row["split"] == 1) == ("hops" in row["study"])], "tokens")
+    assert np.isnan(lines_of(tokens_plot(nowhere))["NAGphormer (hops)"].get_ydata()).all()
+
+
+def test_columns_stand_in_the_order_of_the_main_table() -> None:
+    columns = (("photo", "given"), ("debian", "stratified"), ("photo", "stratified"), ("cora", "stratified"))
+    about = [{"dataset": name, "protocol": protocol} for name, protocol in columns]
+    rows = [row for each in about for row in rows_of("additions", "all of it", [0.5, 0.6], **each)]
+    assert list(study_results(rows, "additions")) == ["cora", "photo", "photo, given", "debian"]
 
 
 def test_a_panel_a_dataset(tokens: list[Row]) -> None:

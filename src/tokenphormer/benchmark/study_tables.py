@@ -29,6 +29,7 @@ from tokenphormer.benchmark.tables import (
 from tokenphormer.benchmark.variants import ADDITIONS, DIAMETER, INPUTS, STUDIES, Variant, variants
 from tokenphormer.evaluation import plots
 from tokenphormer.files import atomic_path
+from tokenphormer.graph import DATASETS
 from tokenphormer.sgpm.pretraining import kept_epoch
 from tokenphormer.training.settings import Config
 
@@ -57,6 +58,8 @@ REFERENCES = {
 """What the others of a study are compared with."""
 COLOURS = {"tokenphormer": (plots.ORANGE, "o", "walk-tokens"), "nagphormer": (plots.BLUE, "s", "hops")}
 
+FEW_SPLITS = 5
+"""Fewer are drawn one by one: an interval of their mean would be wider than what the figure is to show."""
 Results = dict[str, dict[str, dict[int, float]]]
 """Test accuracy in percent: by column, which is a dataset and its protocol, by variant, by split."""
 Lacking = dict[str, set[str]]
@@ -103,7 +106,7 @@ def _kept_rows(rows: list[Row], study: str, say: Callable[[str], None] = lambda 
     """The rows of a study that can be compared, by column."""
     mine = [row for row in rows if row["kind"] == "final" and str(row["study"]).startswith(f"{study}: ")]
     found, columns = {}, dict[str, list[Row]]()
-    for row in mine:
+    for row in sorted(mine, key=_place):
         columns.setdefault(column_of(row["dataset"], row["protocol"]), []).append(row)
     for dataset, here in columns.items():
         known = _known(study, dataset)
@@ -117,6 +120,13 @@ def _kept_rows(rows: list[Row], study: str, say: Callable[[str], None] = lambda 
             say(f"{dataset}, {study}: {len(here) - len(kept)} rows start from other values; they are not counted")
         found[dataset] = kept
     return found
+
+
+def _place(row: Row) -> tuple[int, str, bool, str]:
+    """Where a row's column stands: datasets in the main table's order, the usual protocol of each first."""
+    name, protocol = row["dataset"], row["protocol"]
+    place = list(DATASETS).index(name) if name in DATASETS else len(DATASETS)
+    return place, name, column_of(name, protocol) != name, protocol
 
 
 def _settings(row: Row) -> dict[str, Any]:
@@ -284,7 +294,8 @@ def _text(
 def tokens_plot(results: Results) -> Figure:
     """Accuracy against the number of tokens, Tokenphormer beside NAGphormer, a panel a dataset, as the paper draws it.
 
-    Bands are 95 % intervals of the mean over splits; a dashed line stands at the graph's diameter.
+    Every point of a panel is the mean over the same splits. Of fewer than `FEW_SPLITS` each is a thin line besides; of
+    more there is a band, the 95 % interval of the mean. A dashed line stands at the graph's diameter.
     """
     columns = min(3, len(results))
     rows = -(-len(results) // columns)
@@ -298,21 +309,31 @@ def tokens_plot(results: Results) -> Figure:
     return figure
 
 
+def shared_splits(found: dict[str, dict[int, float]]) -> list[int]:
+    """The splits that every variant was run on, of those that were run at all."""
+    return sorted(set.intersection(*(set(accuracies) for accuracies in found.values())))
+
+
 def _tokens_panel(axes: Axes, dataset: str, found: dict[str, dict[int, float]]) -> None:
+    splits = shared_splits(found)
     for model, (colour, marker, unit) in COLOURS.items():
-        points = []
-        for variant in variants("tokens", dataset, with_sgpm=True):
-            values = list(found.get(variant.name, {}).values())
-            if variant.model == model and values:
-                mean = float(np.mean(values))
-                points.append((variant.place, *(mean_interval(values) or (mean, mean, mean))))
-        count, mean_of, low, high = np.array(points, dtype=np.float64).reshape(-1, 4).T
+        mine = [v for v in variants("tokens", dataset, with_sgpm=True) if v.model == model and v.name in found]
+        count = [variant.place for variant in mine]
+        values = np.array([found[variant.name][split] for variant in mine for split in splits])
+        values = values.reshape(len(mine), len(splits))
         label = f"{entry(model).title} ({unit})"
-        axes.plot(count, mean_of, label=label, color=colour, marker=marker, markersize=3, linewidth=1.3)
-        axes.fill_between(count, low, high, color=colour, alpha=0.18, linewidth=0)
+        means = values.mean(axis=1) if splits else np.full(len(mine), np.nan)
+        axes.plot(count, means, label=label, color=colour, marker=marker, markersize=3, linewidth=1.3)
+        if len(splits) >= FEW_SPLITS and mine:
+            _, low, high = np.array([mean_interval(list(each)) for each in values]).T
+            axes.fill_between(count, low, high, color=colour, alpha=0.18, linewidth=0)
+        elif len(splits) > 1:
+            axes.plot(count, values, color=colour, alpha=0.3, linewidth=0.7)
+    told = "1 split" if len(splits) == 1 else f"{len(splits)} splits"
     if (diameter := DIAMETER.get(dataset.partition(",")[0])) is not None:
         axes.axvline(diameter, color=plots.MUTED, linewidth=1, linestyle="--", label="_diameter")
-        axes.set_title("dashed: diameter", loc="right", **plots.small_text())
+        told += "; dashed: diameter"
+    axes.set_title(told, loc="right", **plots.small_text())
     axes.set_xlim(0, 143)
     axes.set_xticks(range(0, 141, 20))
     plots.style_axes(axes, dataset, "number of tokens")
