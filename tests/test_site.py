@@ -7,6 +7,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -32,6 +33,14 @@ def script(name: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_source_archive_has_every_page_of_the_top() -> None:
+    """Pages name them: an archive without one sends its readers nowhere."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = settings["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert {path.name for path in ROOT.glob("*.md")} <= set(included)
+    assert all((ROOT / name).exists() for name in included)
 
 
 # ---------------------------------------------------------------- the site
