@@ -111,9 +111,9 @@ CPU_CHANGES: dict[str, dict[str, object]] = {
     "near scores": _WITHOUT_AGREEMENT,
 }
 """What else a CPU changes of some recipes. Scoring nodes twice takes twice the time, so it does without agreement; a
-running mean of the weights, which takes none, gives a third of a point on Cora and Citeseer. Two keep agreement: *alike*,
-where it is worth a point on Flickr, and *many hops*, 0.4 on debian. Ten hops and eight walks take six times as long as
-four hops."""
+running mean of the weights, which takes none, gives a third of a point on Cora and Citeseer. Two keep agreement:
+*alike*, where it is worth a point on Flickr, and *many hops*, 0.4 on debian. Ten hops and eight walks take six times as
+long as four hops."""
 FEW_EDGES = 20
 """Edges between training nodes below which nothing is said about their classes."""
 FEW_NODES = 1000
