@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -110,3 +111,17 @@ def test_the_version_is_that_of_the_installation() -> None:
     from importlib.metadata import version
 
     assert tokenphormer.__version__ == version("tokenphormer")
+
+
+def test_a_type_checker_finds_names_that_are_not_there(tmp_path: Path) -> None:
+    (tmp_path / "tokenphormer").mkdir()
+    for name in ("__init__.py", "py.typed"):  # alone: what it imports need not be read for this
+        (tmp_path / "tokenphormer" / name).write_bytes((Path(tokenphormer.__file__).parent / name).read_bytes())
+    (tmp_path / "user.py").write_text("import tokenphormer as tp\n\ntp.load_graph\ntp.load_grap\n", encoding="utf-8")
+    options = ["--ignore-missing-imports", "--no-site-packages", "--cache-dir", os.devnull]
+    command = [sys.executable, "-m", "mypy", *options, "user.py"]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    answer = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    found = [line for line in answer.stdout.splitlines() if line.startswith("user.py")]
+    assert len(found) == 1, answer.stdout + answer.stderr
+    assert found[0].startswith('user.py:4: error: Module has no attribute "load_grap"')

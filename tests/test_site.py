@@ -7,6 +7,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -32,6 +33,14 @@ def script(name: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_source_archive_has_every_page_of_the_top() -> None:
+    """Pages name them: an archive without one sends its readers nowhere."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = settings["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert {path.name for path in ROOT.glob("*.md")} <= set(included)
+    assert all((ROOT / name).exists() for name in included)
 
 
 # ---------------------------------------------------------------- the site
@@ -209,6 +218,21 @@ def test_blocks_follow_the_tables(blocks: ModuleType, tmp_path: Path) -> None:
     enough = blocks.rewritten("<!-- results: enough -->\n<!-- end of results -->", tmp_path)
     told = "On cora a GCN cannot be told from Tokenphormer+, so it is enough. On photo Tokenphormer+ is ahead of both."
     assert told in enough
+
+
+def test_ahead_of_all_others_means_of_each(blocks: ModuleType, tmp_path: Path) -> None:
+    """The best rival is told from ours, a lower one that jumps from split to split is not."""
+    uneven = CSV + "gcn_tuned,photo,stratified,re-run,80,20,3,1,-10,-30,10,-19,-39,1\n"
+    for path, text in (("tables/main.csv", uneven), ("rows/a.jsonl", ROWS.replace("trial", "final"))):
+        (tmp_path / "experiments" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "experiments" / path).write_text(text, encoding="utf-8")
+    text = blocks.rewritten("<!-- results: main -->\n<!-- end of results -->", tmp_path)
+    assert "ahead of all others" not in text
+    for ours in ("Tokenphormer+", "Tokenphormer"):
+        assert f"On photo {ours} is ahead of the best of the others; not all others can be told" in text
+    enough = blocks.rewritten("<!-- results: enough -->\n<!-- end of results -->", tmp_path)
+    assert "ahead of both" not in enough
+    assert "On photo Tokenphormer+ is ahead of the better GCN; the other one is too uneven to tell." in enough
 
 
 def test_lists_read_as_sentences_do(blocks: ModuleType) -> None:

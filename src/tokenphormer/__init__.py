@@ -50,10 +50,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'tokenphormer' has no attribute {name!r}")
-    return getattr(import_module(f"tokenphormer.{_HOME[name]}"), name)
+if not TYPE_CHECKING:  # for a type checker every name would be there, slips too
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module 'tokenphormer' has no attribute {name!r}")
+        return getattr(import_module(f"tokenphormer.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

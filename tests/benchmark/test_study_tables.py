@@ -202,6 +202,19 @@ def test_without_settings_beside_the_main_studys_cell() -> None:
     assert f"| {name} | +0.00 [-12.71, +12.71] |" in text
 
 
+def test_one_training_beside_votes_has_the_settings_of_the_voters() -> None:
+    """The votes began when the first trial was the best; since then the search has found better."""
+    mine: dict[str, Any] = {"model": "appnp", "dataset": "cora"}
+    before, since = {"dropout": 0.2}, {"dropout": 0.3}
+    rows = [trial(0, **mine, val_accuracy=0.8, values=before), trial(1, **mine, val_accuracy=0.9, values=since)]
+    for values, accuracy in ((before, 0.7), (since, 0.9)):
+        rows += [make_row(**mine, split=n, test_accuracy=accuracy, values=values) for n in (0, 1)]
+    rows += rows_of("votes", "APPNP, five that vote", [0.75, 0.75], values=before, voters=5)
+    assert study_results(rows, "votes") == {
+        "cora": {"APPNP, one": {0: 70.0, 1: 70.0}, "APPNP, five that vote": {0: 75.0, 1: 75.0}}
+    }
+
+
 def test_defaults_of_before_are_not_mixed_with_those_of_now() -> None:
     """Two of three splits have been run again since: the third does not count, though nothing replaced it yet."""
     name = "without settings, on a CPU"

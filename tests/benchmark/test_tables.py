@@ -233,6 +233,36 @@ def test_search_splits_count_where_all_methods_have_them() -> None:
     assert [(cell.n, cell.search_splits) for cell in cell_results(rows, ("cora",), ("mlp", "gcn"))] == [(2, 1), (2, 1)]
 
 
+def tried_on_two_splits(model: str, trials: int) -> list[Row]:
+    """The second trial is the best by the mean of two splits, the first by that of split 100 alone."""
+    rows = [make_row(model=model, split=n, test_accuracy=0.9, values={"dropout": 0.3}) for n in range(2)]
+    for number in range(trials):
+        for place, accuracy in enumerate([(0.9, 0.1), (0.8, 0.8), (0.1, 0.1)][number]):
+            more: dict[str, Any] = {"split": 100 + place, "values": {"dropout": (0.2, 0.3, 0.4)[number]}}
+            rows.append(trial(number, model=model, val_accuracy=accuracy, **more))
+    return rows
+
+
+def test_a_larger_budget_than_anybody_had_leaves_the_search_splits() -> None:
+    """It asks for more trials; what was judged on two splits is not judged on one of them for it."""
+    models = ("tokenphormer", "mlp", "gcn")
+    cells = cell_results([row for model in models for row in tried_on_two_splits(model, 3)], ("cora",), models, 10)
+    found = [(cell.n, cell.trials, cell.search_splits, cell.short) for cell in cells]
+    assert found == [(2, 3, 2, "3 trials")] * 3
+    assert "3 trials a method, on validation of 2 splits" in notes(cells)[0]
+
+
+def test_fewer_trials_are_judged_on_the_splits_that_they_were_run_on() -> None:
+    models = ("tokenphormer", "mlp", "sage", "gcn")
+    rows = [row for model in models[:3] for row in tried_on_two_splits(model, 3)] + tried_on_two_splits("gcn", 2)
+    slow = one(cell_results(rows, ("cora",), models), "gcn")
+    assert (slow.n, slow.trials, slow.search_splits, slow.short) == (2, 2, 2, "2 trials")
+    more: dict[str, Any] = {"split": 102, "val_accuracy": 0.5}
+    rows += [trial(n, model=m, values={"dropout": (0.2, 0.3, 0.4)[n]}, **more) for m in models[:3] for n in range(3)]
+    slow = one(cell_results(rows, ("cora",), models), "gcn")
+    assert (slow.n, slow.search_splits, slow.short) == (2, 2, "2 trials, judged on 2 splits")
+
+
 def test_finals_of_another_budget_are_not_shown_as_these() -> None:
     rows = cell_rows("tokenphormer", [0.8, 0.9]) + cell_rows("gcn", [0.95], trials=3)
     cell = one(cell_results(rows, ("cora",), METHODS_HERE), "gcn")

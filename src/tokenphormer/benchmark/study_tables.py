@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenphormer.benchmark.grid import STUDY as MAIN
 from tokenphormer.benchmark.methods import entry, unnamed_values
 from tokenphormer.benchmark.paper import paper_ablation
 from tokenphormer.benchmark.rows import Row, check_graphs
@@ -78,9 +79,24 @@ def study_results(rows: list[Row], study: str, say: Callable[[str], None] = lamb
                 found[dataset].setdefault(name, {})[int(row["split"])] = 100 * row["test_accuracy"]
         for variant in known.values():
             if variant.default == "main" and kept:  # on the same splits
-                tuned = main_accuracies(rows, kept[0]["dataset"], kept[0]["protocol"], variant.model)
+                tuned = _main_runs(rows, kept, study, variant.model)
                 found[dataset] = ({variant.name: tuned} if tuned else {}) | found[dataset]
     return {dataset: results for dataset, results in found.items() if results}
+
+
+def _main_runs(rows: list[Row], kept: list[Row], study: str, model: str) -> dict[int, float]:
+    """The main study's accuracies of a method by split: those of its cell, beside votes those of the voters' settings.
+
+    A study keeps what it started from; the main study's search may have gone on since.
+    """
+    dataset, protocol = kept[0]["dataset"], kept[0]["protocol"]
+    voting = {row["config_hash"] for row in kept if row["model"] == model}
+    if study != "votes" or not voting:
+        return main_accuracies(rows, dataset, protocol, model)
+    alike = [row for row in rows if (row["kind"], row["study"], row["status"]) == ("final", MAIN, "done")]
+    where = (dataset, protocol, model)
+    alike = [row for row in alike if (row["dataset"], row["protocol"], row["model"]) == where]
+    return {int(row["split"]): 100 * row["test_accuracy"] for row in alike if row["config_hash"] in voting}
 
 
 def lacking_parts(rows: list[Row], study: str) -> Lacking:

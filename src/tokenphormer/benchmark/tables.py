@@ -135,7 +135,7 @@ def cell_results(
             rows_of = {m: [row for row in all_rows if row["model"] == m] for m in methods}
             judged = next((str(row["judged"]) for row in _trials(all_rows) if "judged" in row), "")
             trials = budget or common_budget(all_rows)
-            searched = common_search_splits(all_rows, trials)
+            searched = common_search_splits(all_rows, min(trials, common_budget(all_rows)))
             searches = {method: _search_of(rows_of[method], trials, searched) for method in methods}
             finals = {method: _finals(rows_of[method], *searches[method]) for method in methods}
             references = {name: _accuracies(finals[name]) for name in REFERENCES if name in finals}
@@ -220,16 +220,19 @@ def _trials_had(rows: list[Row], splits: int) -> int:
 
 
 def _search_of(rows: list[Row], trials: int, splits: int) -> tuple[int, int]:
-    """The trials and splits that a method is judged by: those of most methods, or what it has had on one split."""
-    if _trials_had(rows, splits) >= trials:
-        return trials, splits
-    return min(trials, _trials_had(rows, 1)), 1
+    """The trials and splits that a method is judged by: those of most methods, or what it has had.
+
+    That is all its trials, on the splits that all of these were judged on.
+    """
+    had = min(trials, _trials_had(rows, 1))
+    return had, next((number for number in range(splits, 1, -1) if _trials_had(rows, number) >= had), 1)
 
 
 def _shortfall(trials: int, splits: int, most_trials: int, most_splits: int) -> str:
     """How a search was smaller than that of most methods."""
     told = [f"{trials} trials"] if trials < most_trials else []
-    return ", ".join([*told, "judged on 1 split"] if splits < most_splits else told)
+    judged = f"judged on {splits} split{'s' if splits > 1 else ''}"
+    return ", ".join([*told, judged] if splits < most_splits else told)
 
 
 def _trials(rows: Iterable[Row]) -> list[Row]:

@@ -315,7 +315,7 @@ def train(
     ] = False,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Deterministic algorithms only.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard too.")] = False,
-    plots: Annotated[bool, typer.Option("--plots", help="Write the report's figures as PNG files too.")] = False,
+    plots: Annotated[bool, typer.Option("--plots", help="Write three figures of the report as PNG files too.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what memory, disk and time it would take.")
     ] = False,
