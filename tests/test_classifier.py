@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +323,31 @@ def test_not_fitted_yet(tmp_path: Path) -> None:
         with pytest.raises(NotFittedError, match="not fitted yet; call fit first"):
             call()
     assert not contents(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{}, {"score_hops": 2, "votes": 2}, {"laplacian_pe": 2}], ids=str)
+def test_copies_answer_the_same(changes: dict[str, Any]) -> None:
+    estimator = classifier(max_epochs=2, **changes).fit(GRAPH, SPLIT)
+    expected = estimator.predict_proba()
+    for again in (pickle.loads(pickle.dumps(estimator)), copy.deepcopy(estimator)):
+        np.testing.assert_array_equal(again.predict_proba(), expected)
+        assert again.explain(3) == estimator.explain(3)
+
+
+def test_threads_that_ask_at_once_hear_the_same() -> None:
+    """Of several votes each takes walks of its own, which all that share a model read from one place."""
+    estimator = classifier(max_epochs=2, votes=3).fit(GRAPH, SPLIT)
+    expected, why, score = estimator.predict_proba(), estimator.explain(3), estimator.score()
+
+    def ask(number: int) -> bool:
+        if number % 4 == 0:
+            return estimator.explain(3) == why
+        if number % 4 == 1:
+            return estimator.score() == score
+        return np.array_equal(estimator.predict_proba(), expected)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(ask, range(40)))
 
 
 # ---------------------------------------------------------------- files

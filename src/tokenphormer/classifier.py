@@ -156,8 +156,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     ) -> NDArray[np.float32]:
         """(nodes, classes) probabilities: on the graph it was trained on, or on another with the same features."""
         method, on = self._method_for(graph)
-        chosen = np.arange(on.num_nodes) if nodes is None else _check_nodes(nodes, on)
-        return predict(method, chosen, self.config_, method.source.device)
+        return self._predict(method, np.arange(on.num_nodes) if nodes is None else _check_nodes(nodes, on))
+
+    def _predict(self, method: TokenphormerMethod, nodes: NDArray[np.int64]) -> NDArray[np.float32]:
+        with method.source.lock:  # several threads may ask at once
+            return predict(method, nodes, self.config_, method.source.device)
 
     def predict(self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None) -> NDArray[Any]:
         """(nodes) names of the most probable classes."""
@@ -194,7 +197,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                 f"score: the labels of graph '{on.name}' ({_listed(own)}) are none of the model's classes "
                 f"({_listed(list(map(str, self.classes_)))}); classes are told by their names (class_names)"
             )
-        best = predict(method, labelled, self.config_, method.source.device).argmax(axis=1)
+        best = self._predict(method, labelled).argmax(axis=1)
         names = np.array([str(name) for name in self.classes_])  # of a table they may be numbers
         return float(np.mean(names[best] == np.array(on.class_names)[on.y[labelled]]))
 
