@@ -112,6 +112,29 @@ def test_columns_of_a_pandas_table_are_known_by_name() -> None:
     assert Graph.from_edges(ends, x=pd.DataFrame(GRAPH.x), **more).feature_names is None  # 0, 1, … are no names
 
 
+def test_columns_of_tables_and_features_of_graphs_have_the_same_names(tmp_path: Path) -> None:
+    table = pd.DataFrame(GRAPH.x, columns=list("abcde"))
+    more: dict[str, Any] = {"num_nodes": 60, "y": GRAPH.y, "class_names": CLASS_NAMES}
+    whole, turned = (Graph.from_edges([[], []], x=x, **more) for x in (table, table[list("edcba")]))
+    for estimator in (classifier(max_epochs=2).fit(table, GRAPH.y), classifier(max_epochs=2).fit(whole, SPLIT)):
+        expected = estimator.predict_proba(table)
+        estimator.save_pretrained(tmp_path)
+        for model in (estimator, TokenphormerClassifier.from_pretrained(tmp_path, device="cpu")):
+            np.testing.assert_array_equal(model.predict_proba(table), expected)
+            np.testing.assert_array_equal(model.predict_proba(turned), expected)
+            with pytest.raises(ValueError, match="must be in the same order"):
+                model.predict(table[list("edcba")])
+
+
+def test_the_training_graph_read_again_is_scored_by_its_split(fitted: TokenphormerClassifier) -> None:
+    again = tiny_graph()
+    right = fitted.predict() == np.array(CLASS_NAMES)[GRAPH.y]
+    assert right.mean() != right[SPLIT.test].mean()
+    assert fitted.score(again) == fitted.score(GRAPH) == fitted.score() == right[SPLIT.test].mean()
+    assert pickle.loads(pickle.dumps(fitted)).score(GRAPH) == fitted.score()
+    assert fitted.score(dataclasses.replace(again, y=np.where(np.arange(60) < 59, GRAPH.y, -1))) == right[:59].mean()
+
+
 def test_scores_of_rows_of_a_table() -> None:
     """Whose classes are numbers."""
     estimator = classifier().fit(GRAPH.x, GRAPH.y)

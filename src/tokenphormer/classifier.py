@@ -130,6 +130,9 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         classes, numbers = np.unique(labels, return_inverse=True)
         names = tuple(map(str, classes))
         graph = Graph.from_edges(_NO_EDGES, len(numbers), x=table, y=numbers, class_names=names, name="table")
+        columns = tuple(getattr(self, "feature_names_in_", ()))  # all texts, or scikit-learn has none
+        if len(set(columns)) == graph.num_features:
+            graph = dataclasses.replace(graph, feature_names=columns)
         split = stratified_split(graph.y, seed, train=0.8, val=0.2)
         if not len(split.val):  # no class has more than two rows
             row = np.flatnonzero(numbers == np.bincount(numbers).argmax())[:1]
@@ -150,6 +153,8 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.classes_ = np.array(graph.class_names)
         self.n_features_in_ = graph.num_features
         self.feature_names_ = graph.feature_names
+        if graph.feature_names is not None:  # by which scikit-learn knows the columns of a table
+            self.feature_names_in_: NDArray[np.object_] = np.array(graph.feature_names, dtype=object)
 
     def predict_proba(
         self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None
@@ -181,7 +186,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             check_consistent_length(predicted, labels)
             return float(np.mean(predicted == labels))
         method, on = self._method_for(graph)
-        by_split = nodes is None and self.split_ is not None and on is self.graph_
+        by_split = nodes is None and self.split_ is not None and self._is_own(on if graph is None else graph)
         if nodes is None:
             nodes = self.split_.test if by_split and self.split_ is not None else np.flatnonzero(on.y >= 0)
         chosen = _check_nodes(nodes, on)
@@ -200,6 +205,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         best = self._predict(method, labelled).argmax(axis=1)
         names = np.array([str(name) for name in self.classes_])  # of a table they may be numbers
         return float(np.mean(names[best] == np.array(on.class_names)[on.y[labelled]]))
+
+    def _is_own(self, graph: Graph) -> bool:
+        """Whether it is the training graph, or one like it in all: read again, say."""
+        own = self.graph_
+        return graph is own or (own is not None and graph.fingerprint == own.fingerprint)
 
     def explainer(self, graph: Graph | None = None) -> Explainer:
         """What explains the predictions on a graph: for many nodes of it, or to measure how faithful that is."""
@@ -262,7 +272,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         }
         if self.feature_names_ is not None:
             meta["feature_names"] = list(self.feature_names_)
-        if hasattr(self, "feature_names_in_"):
+        elif hasattr(self, "feature_names_in_"):  # of a table in which a name stands twice
             meta["columns"] = self.feature_names_in_.tolist()
         if self.sgpm_ is not None:
             meta["sgpm"] = self.sgpm_.hash
@@ -291,7 +301,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                 raise ValueError(f"classes: expected a list, got shape {loaded.classes_.shape}")
             loaded.n_features_in_ = int(str(meta["num_features"]))
             loaded.feature_names_ = _names(meta.get("feature_names"), loaded.n_features_in_)
-            columns: Any = meta.get("columns")
+            columns: Any = meta.get("columns", meta.get("feature_names"))
             if columns is not None:  # of a table; scikit-learn then compares names and order
                 if not isinstance(columns, list) or len(columns) != loaded.n_features_in_:
                     raise ValueError(f"columns: expected a list of {loaded.n_features_in_} names")
