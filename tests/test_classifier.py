@@ -212,6 +212,15 @@ def test_random_numbers_of_others_go_on(fitted: TokenphormerClassifier) -> None:
     assert drawn == expected
 
 
+def test_random_numbers_of_others_go_on_where_threads_predict(fitted: TokenphormerClassifier) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: fitted.predict(tiny_graph(seed=3)), range(60)))
+    assert torch.equal(torch.rand(3), expected)
+
+
 def test_another_graph(fitted: TokenphormerClassifier) -> None:
     new = tiny_graph(num_nodes=45, seed=3)
     assert fitted.predict(new).shape == (45,)

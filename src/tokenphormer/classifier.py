@@ -11,6 +11,7 @@ import difflib
 import inspect
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -40,6 +41,8 @@ WEIGHTS_FILE = "model.safetensors"
 _NO_EDGES = np.zeros((2, 0), np.int64)
 _NO_SETTINGS: dict[str, Any] = {"device": "auto", "random_state": None, "sgpm": None}
 _DEFAULTS: dict[str, Any] = Config().__dict__ | _NO_SETTINGS
+_ONE_AT_A_TIME = Lock()
+"""Held while a model is made for a prediction: all threads draw from the same random numbers of torch."""
 
 
 class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -241,7 +244,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         on = self.prepared(on)
         device = check_device(choose_device(self.device))
         count = len(self.classes_)
-        with _own_random_numbers(device):
+        with _ONE_AT_A_TIME, _own_random_numbers(device):
             vectors = None if self.sgpm_ is None else self.sgpm_.vectors(on, self.config_.sgpm_token, device)
             method = TokenphormerMethod(on, self.config_, count, device, sgpm=vectors, weights=self.weights_)
         return method, on
