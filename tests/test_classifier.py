@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +112,29 @@ def test_columns_of_a_pandas_table_are_known_by_name() -> None:
     assert Graph.from_edges(ends, x=pd.DataFrame(GRAPH.x), **more).feature_names is None  # 0, 1, … are no names
 
 
+def test_columns_of_tables_and_features_of_graphs_have_the_same_names(tmp_path: Path) -> None:
+    table = pd.DataFrame(GRAPH.x, columns=list("abcde"))
+    more: dict[str, Any] = {"num_nodes": 60, "y": GRAPH.y, "class_names": CLASS_NAMES}
+    whole, turned = (Graph.from_edges([[], []], x=x, **more) for x in (table, table[list("edcba")]))
+    for estimator in (classifier(max_epochs=2).fit(table, GRAPH.y), classifier(max_epochs=2).fit(whole, SPLIT)):
+        expected = estimator.predict_proba(table)
+        estimator.save_pretrained(tmp_path)
+        for model in (estimator, TokenphormerClassifier.from_pretrained(tmp_path, device="cpu")):
+            np.testing.assert_array_equal(model.predict_proba(table), expected)
+            np.testing.assert_array_equal(model.predict_proba(turned), expected)
+            with pytest.raises(ValueError, match="must be in the same order"):
+                model.predict(table[list("edcba")])
+
+
+def test_the_training_graph_read_again_is_scored_by_its_split(fitted: TokenphormerClassifier) -> None:
+    again = tiny_graph()
+    right = fitted.predict() == np.array(CLASS_NAMES)[GRAPH.y]
+    assert right.mean() != right[SPLIT.test].mean()
+    assert fitted.score(again) == fitted.score(GRAPH) == fitted.score() == right[SPLIT.test].mean()
+    assert pickle.loads(pickle.dumps(fitted)).score(GRAPH) == fitted.score()
+    assert fitted.score(dataclasses.replace(again, y=np.where(np.arange(60) < 59, GRAPH.y, -1))) == right[:59].mean()
+
+
 def test_scores_of_rows_of_a_table() -> None:
     """Whose classes are numbers."""
     estimator = classifier().fit(GRAPH.x, GRAPH.y)
@@ -184,6 +210,15 @@ def test_random_numbers_of_others_go_on(fitted: TokenphormerClassifier) -> None:
     fitted.predict(tiny_graph(num_nodes=45, seed=3))
     drawn.append(torch.rand(1).item())
     assert drawn == expected
+
+
+def test_random_numbers_of_others_go_on_where_threads_predict(fitted: TokenphormerClassifier) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: fitted.predict(tiny_graph(seed=3)), range(60)))
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_another_graph(fitted: TokenphormerClassifier) -> None:
@@ -320,6 +355,31 @@ def test_not_fitted_yet(tmp_path: Path) -> None:
         with pytest.raises(NotFittedError, match="not fitted yet; call fit first"):
             call()
     assert not contents(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{}, {"score_hops": 2, "votes": 2}, {"laplacian_pe": 2}], ids=str)
+def test_copies_answer_the_same(changes: dict[str, Any]) -> None:
+    estimator = classifier(max_epochs=2, **changes).fit(GRAPH, SPLIT)
+    expected = estimator.predict_proba()
+    for again in (pickle.loads(pickle.dumps(estimator)), copy.deepcopy(estimator)):
+        np.testing.assert_array_equal(again.predict_proba(), expected)
+        assert again.explain(3) == estimator.explain(3)
+
+
+def test_threads_that_ask_at_once_hear_the_same() -> None:
+    """Of several votes each takes walks of its own, which all that share a model read from one place."""
+    estimator = classifier(max_epochs=2, votes=3).fit(GRAPH, SPLIT)
+    expected, why, score = estimator.predict_proba(), estimator.explain(3), estimator.score()
+
+    def ask(number: int) -> bool:
+        if number % 4 == 0:
+            return estimator.explain(3) == why
+        if number % 4 == 1:
+            return estimator.score() == score
+        return np.array_equal(estimator.predict_proba(), expected)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(ask, range(40)))
 
 
 # ---------------------------------------------------------------- files

@@ -210,6 +210,14 @@ def test_a_decay_that_is_fixed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert pairs == {(20, 300), (300, 300)}
 
 
+@pytest.mark.usefixtures("quick")
+def test_what_is_fixed_holds_in_every_trial(tmp_path: Path) -> None:
+    assert BASE.num_walks != 3
+    rows = call(tmp_path, 4, fixed={"num_walks": 3, "learning_rate": "1e-3"}).rows
+    assert {(row["config"]["num_walks"], row["config"]["learning_rate"]) for row in rows} == {(3, 1e-3)}
+    assert len({row["config"]["dropout"] for row in rows}) > 1
+
+
 def test_the_best_goes_by_accuracy_then_loss_then_order() -> None:
     def row(trial: int, accuracy: float, loss: float) -> Row:
         return {"trial": trial, "status": "done", "val_accuracy": accuracy, "val_loss": loss}
@@ -334,7 +342,7 @@ def test_the_time_is_up(tmp_path: Path) -> None:
         ({"graph": tiny_graph(seed=3)}, "was begun with another graph; choose another folder with --out"),
         ({"split": Split(SPLIT.train, SPLIT.test, SPLIT.val)}, "was begun with another split; choose"),
         ({"base": BASE.replace({"jump_radius": 2})}, r"was begun with other settings \(jump_radius\); choose"),
-        ({"fixed": {"batch_size": "1"}}, r"was begun with another search space \(batch_size\); choose"),
+        ({"fixed": {"batch_size": BASE.batch_size}}, r"was begun with another search space \(batch_size\); choose"),
     ],
 )
 def test_another_search_in_the_same_folder_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

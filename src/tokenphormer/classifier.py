@@ -11,6 +11,7 @@ import difflib
 import inspect
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -40,6 +41,8 @@ WEIGHTS_FILE = "model.safetensors"
 _NO_EDGES = np.zeros((2, 0), np.int64)
 _NO_SETTINGS: dict[str, Any] = {"device": "auto", "random_state": None, "sgpm": None}
 _DEFAULTS: dict[str, Any] = Config().__dict__ | _NO_SETTINGS
+_ONE_AT_A_TIME = Lock()
+"""Held while a model is made for a prediction: all threads draw from the same random numbers of torch."""
 
 
 class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -130,6 +133,9 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         classes, numbers = np.unique(labels, return_inverse=True)
         names = tuple(map(str, classes))
         graph = Graph.from_edges(_NO_EDGES, len(numbers), x=table, y=numbers, class_names=names, name="table")
+        columns = tuple(getattr(self, "feature_names_in_", ()))  # all texts, or scikit-learn has none
+        if len(set(columns)) == graph.num_features:
+            graph = dataclasses.replace(graph, feature_names=columns)
         split = stratified_split(graph.y, seed, train=0.8, val=0.2)
         if not len(split.val):  # no class has more than two rows
             row = np.flatnonzero(numbers == np.bincount(numbers).argmax())[:1]
@@ -150,14 +156,19 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.classes_ = np.array(graph.class_names)
         self.n_features_in_ = graph.num_features
         self.feature_names_ = graph.feature_names
+        if graph.feature_names is not None:  # by which scikit-learn knows the columns of a table
+            self.feature_names_in_: NDArray[np.object_] = np.array(graph.feature_names, dtype=object)
 
     def predict_proba(
         self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None
     ) -> NDArray[np.float32]:
         """(nodes, classes) probabilities: on the graph it was trained on, or on another with the same features."""
         method, on = self._method_for(graph)
-        chosen = np.arange(on.num_nodes) if nodes is None else _check_nodes(nodes, on)
-        return predict(method, chosen, self.config_, method.source.device)
+        return self._predict(method, np.arange(on.num_nodes) if nodes is None else _check_nodes(nodes, on))
+
+    def _predict(self, method: TokenphormerMethod, nodes: NDArray[np.int64]) -> NDArray[np.float32]:
+        with method.source.lock:  # several threads may ask at once
+            return predict(method, nodes, self.config_, method.source.device)
 
     def predict(self, graph: Graph | ArrayLike | None = None, nodes: ArrayLike | None = None) -> NDArray[Any]:
         """(nodes) names of the most probable classes."""
@@ -178,7 +189,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             check_consistent_length(predicted, labels)
             return float(np.mean(predicted == labels))
         method, on = self._method_for(graph)
-        by_split = nodes is None and self.split_ is not None and on is self.graph_
+        by_split = nodes is None and self.split_ is not None and self._is_own(on if graph is None else graph)
         if nodes is None:
             nodes = self.split_.test if by_split and self.split_ is not None else np.flatnonzero(on.y >= 0)
         chosen = _check_nodes(nodes, on)
@@ -194,9 +205,14 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                 f"score: the labels of graph '{on.name}' ({_listed(own)}) are none of the model's classes "
                 f"({_listed(list(map(str, self.classes_)))}); classes are told by their names (class_names)"
             )
-        best = predict(method, labelled, self.config_, method.source.device).argmax(axis=1)
+        best = self._predict(method, labelled).argmax(axis=1)
         names = np.array([str(name) for name in self.classes_])  # of a table they may be numbers
         return float(np.mean(names[best] == np.array(on.class_names)[on.y[labelled]]))
+
+    def _is_own(self, graph: Graph) -> bool:
+        """Whether it is the training graph, or one like it in all: read again, say."""
+        own = self.graph_
+        return graph is own or (own is not None and graph.fingerprint == own.fingerprint)
 
     def explainer(self, graph: Graph | None = None) -> Explainer:
         """What explains the predictions on a graph: for many nodes of it, or to measure how faithful that is."""
@@ -228,7 +244,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         on = self.prepared(on)
         device = check_device(choose_device(self.device))
         count = len(self.classes_)
-        with _own_random_numbers(device):
+        with _ONE_AT_A_TIME, _own_random_numbers(device):
             vectors = None if self.sgpm_ is None else self.sgpm_.vectors(on, self.config_.sgpm_token, device)
             method = TokenphormerMethod(on, self.config_, count, device, sgpm=vectors, weights=self.weights_)
         return method, on
@@ -259,7 +275,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         }
         if self.feature_names_ is not None:
             meta["feature_names"] = list(self.feature_names_)
-        if hasattr(self, "feature_names_in_"):
+        elif hasattr(self, "feature_names_in_"):  # of a table in which a name stands twice
             meta["columns"] = self.feature_names_in_.tolist()
         if self.sgpm_ is not None:
             meta["sgpm"] = self.sgpm_.hash
@@ -288,7 +304,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                 raise ValueError(f"classes: expected a list, got shape {loaded.classes_.shape}")
             loaded.n_features_in_ = int(str(meta["num_features"]))
             loaded.feature_names_ = _names(meta.get("feature_names"), loaded.n_features_in_)
-            columns: Any = meta.get("columns")
+            columns: Any = meta.get("columns", meta.get("feature_names"))
             if columns is not None:  # of a table; scikit-learn then compares names and order
                 if not isinstance(columns, list) or len(columns) != loaded.n_features_in_:
                     raise ValueError(f"columns: expected a list of {loaded.n_features_in_} names")

@@ -132,12 +132,13 @@ def tune(
 ) -> Tuned:
     """Search until the folder `out` holds `trials` trials, or no trial can begin within `timeout` seconds.
 
-    The first trial is `base`. A folder that was begun with the same graph, split and space is gone on with. Test labels
-    of the split are taken away before anything else happens.
+    The first trial is `base`, with what is `fixed` in it, which no trial changes. A folder that was begun with the same
+    graph, split and space is gone on with. Test labels of the split are taken away before anything else happens.
     """
     optuna = _optuna()
     if trials < 1:
         raise InputError(f"--trials {trials}: expected at least 1")
+    base = base.replace(fixed or {})
     space = search_space(base, fixed or {}, sgpm is not None)
     identity = {
         "format": FORMAT,

@@ -92,7 +92,9 @@ def test_a_class_without_nodes_and_one_with_a_single_node(tmp_path: Path) -> Non
 def test_a_card_says_what_the_model_reads(tmp_path: Path) -> None:
     for name, changes, told in (
         ("own", {"num_walks": 0, "num_hops": 0}, "reads a node's own features alone"),
-        ("passed", {"num_walks": 0, "num_hops": 0, "score_hops": 2}, "is transductive"),
+        ("passed", {"num_walks": 0, "num_hops": 0, "score_hops": 2}, "is transductive: it learns from the neighbours"),
+        ("agreeing", {"num_walks": 0, "num_hops": 0, "consistency": 0.5}, "is transductive: it learns from all nodes"),
+        ("placed", {"num_walks": 0, "num_hops": 0, "walk_pe": 2}, "is transductive: it learns from the neighbours"),
     ):
         train(tmp_path / name, tiny_graph(), config=tiny_config(max_epochs=1, **changes))
         assert f"The model {told}" in (tmp_path / name / "model_card.md").read_text(encoding="utf-8")

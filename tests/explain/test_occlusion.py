@@ -111,7 +111,7 @@ def test_group_drops_leave_whole_groups_out() -> None:
 # ---------------------------------------------------------------- nodes
 
 
-@pytest.mark.parametrize("case", OWN, ids=str)
+@pytest.mark.parametrize("case", [*OWN, {"row_activation": True}], ids=str)
 def test_a_removed_node_is_a_blank_node(case: dict[str, Any]) -> None:
     """Exactly what the same model predicts on the graph in which that node's features are zero."""
     graph, method = case_of(case)

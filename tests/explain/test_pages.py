@@ -102,6 +102,12 @@ def test_where_there_is_no_token_neighbours_are_told() -> None:
     assert html.text(most.id) in page
 
 
+def test_what_is_left_without_tokens_is_not_the_nodes_own_where_neighbours_pass_scores_on() -> None:
+    assert ", from its own features alone" in explanation_page(explanation_of({}, 0))
+    passed = explanation_page(explanation_of({"score_hops": 3}, 0))
+    assert ", from its own features, and the scores that neighbours pass on" in passed
+
+
 def test_where_there_is_neither_it_is_said() -> None:
     e = explanation_of({"num_walks": 0, "num_hops": 0}, 0)
     assert (e.tokens, e.neighbours) == ((), ())

@@ -153,6 +153,9 @@ def test_other_content_types_are_refused(client: Client, kind: str) -> None:
     body = json.dumps({"ids": [NODE]})
     answer = client.post("/api/predict", content=body, headers={"content-type": kind})
     assert_refused(answer, 422, "body")
+    assert "content-type: application/json" in answer.json()["error"]["message"]
+    right = client.post("/api/predict", content="[]", headers={"content-type": "application/json; charset=utf-8"})
+    assert "content-type" not in right.json()["error"]["message"]
 
 
 def test_numbers_too_large_to_predict_from(client: Client) -> None:

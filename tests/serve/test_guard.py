@@ -33,6 +33,14 @@ def test_every_answer_has_the_headers(client_with: ClientWith, path: str) -> Non
     assert not any(name.startswith("access-control") for name in headers)
 
 
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/api/run", "/api/predict?id=nobody", "/api/predict/new"])
+def test_the_head_of_every_answer_can_be_had_alone(client_with: ClientWith, path: str) -> None:
+    client = client_with()
+    whole, head = client.get(path), client.request("HEAD", path)
+    assert (head.status_code, head.headers) == (whole.status_code, whole.headers)
+    assert head.content == b""
+
+
 def test_the_policy_lets_nothing_in_from_elsewhere() -> None:
     rules = dict(rule.strip().split(" ", 1) for rule in POLICY.split(";"))
     assert rules["default-src"] == "'self'"

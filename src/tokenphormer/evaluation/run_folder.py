@@ -376,7 +376,9 @@ def _model_card(
         lines += [f"- Calibrated on validation nodes: {summary.calibration_text()}."]
     lines += [""] + [f"- {part}: accuracy {m.accuracy:.4f}, macro-F1 {m.macro_f1:.4f}" for part, m in metrics.items()]
     reads = "The model reads a node's own features alone;"
-    if config.num_walks or config.num_hops or config.score_hops:
+    if config.consistency or sgpm is not None or config.laplacian_pe:
+        reads = "The model is transductive: it learns from all nodes of the graph, test nodes included;"
+    elif config.num_walks or config.num_hops or config.score_hops or config.walk_pe:
         reads = "The model is transductive: it learns from the neighbours of training nodes too, test nodes included;"
     lines += ["", reads, "labels of validation choose the epoch, labels of test nothing."]
     lines += ["On a new graph with the same features it predicts without training again.", ""]

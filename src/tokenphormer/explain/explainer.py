@@ -53,6 +53,10 @@ class Explainer:
         """What the prediction of a node rests on; the node by its id (a string) or its index (a whole number)."""
         chosen = check_method(method)
         index = self.index_of(node)
+        with self.method.source.lock:  # several threads may ask at once
+            return self._explain(index, chosen)
+
+    def _explain(self, index: int, chosen: MethodName) -> Explanation:
         readings = [self.read(np.array([index]), draw) for draw in range(self.votes)]
         probabilities = self._probabilities(readings)
         first, second = np.argsort(-probabilities, kind="stable")[:2]
@@ -101,9 +105,10 @@ class Explainer:
 
     def read(self, nodes: Ints, draw: int = 0) -> Reading:
         """What the model reads for some nodes in one draw of walks."""
-        if draw not in self._final_scores:
-            self._final_scores[draw] = all_final_scores(self.method, draw)
-        return read(self.method, nodes, draw, self._final_scores[draw])
+        with self.method.source.lock:
+            if draw not in self._final_scores:
+                self._final_scores[draw] = all_final_scores(self.method, draw)
+            return read(self.method, nodes, draw, self._final_scores[draw])
 
     def label_of(self, node: int) -> str:
         """The class of a node where the graph knows it, else empty."""

@@ -4,8 +4,8 @@
   stand in for each other: they are removed together, and each has an equal part of what that changes.
 - A node is removed by taking its features for zero wherever the model reads them: in walk-tokens, in hop-tokens, and,
   for the explained node, in the self token and in W₁x_v. Shares are not renormalised: this is exactly the same model
-  on the same graph with the features of one node blank, it is linear in them, and a walk that visits nothing else
-  stays defined. Renormalised, it would ask another question: what if walks had never come there.
+  on the same graph with the features of one node blank, linear in what is pooled of them, and a walk that visits
+  nothing else stays defined. Renormalised, it would ask another question: what if walks had never come there.
 - A step is removed by ending every walk that takes it just before. Here the pool is renormalised, since that is what
   the model does with a walk that ends: the mean over the nodes it did visit. Hop-tokens stay as they are.
 - Scores that a neighbour passes on are removed by not adding them; all others stay as they are.
@@ -62,9 +62,12 @@ def group_drops(reading: Reading, groups: NDArray[np.bool_]) -> Drops:
 def node_drops(reading: Reading, mixture: Mixture, rows: tuple[Tensor, Tensor], chosen: Ints) -> Drops:
     """(V, C) what each class of a single node loses without the features of `chosen` places of the mixture.
 
-    `rows` are W₁x_u and W₂x_u of the mixture's nodes.
+    `rows` are W₁x_u and W₂x_u, as it is pooled, of the mixture's nodes. Where rows are activated, something is pooled
+    of a blank one too.
     """
     own, other = rows
+    with torch.no_grad():
+        other = other - reading.module.activate(torch.zeros_like(other[:1]))
     share = torch.tensor(mixture.matrix, device=other.device).t()  # (U, T)
     place = torch.tensor(chosen, device=other.device)
     explained = torch.tensor(mixture.nodes[chosen] == reading.nodes[0], device=other.device)

@@ -271,9 +271,12 @@ def _http_error(_: Request, error: Exception) -> Response:
     return _error(error.status_code, str(error.detail), [], error.headers)
 
 
-def _invalid(_: Request, error: Exception) -> Response:
+def _invalid(request: Request, error: Exception) -> Response:
     """What is wrong and where. What was given is not repeated: it may be huge, or no JSON at all."""
     assert isinstance(error, RequestValidationError)
     found = [{"where": ".".join(map(str, e["loc"]))[:200], "message": str(e["msg"])[:300]} for e in error.errors()]
     more = f" (the first {MAX_DETAILS} of {len(found)})" if len(found) > MAX_DETAILS else ""
-    return _error(422, f"the request is not as it should be{more}", found[:MAX_DETAILS])
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    unread = request.method == "POST" and not kind.endswith(("/json", "+json"))
+    how = "; it is read with the header 'content-type: application/json' only" if unread else ""
+    return _error(422, f"the request is not as it should be{more}{how}", found[:MAX_DETAILS])

@@ -116,6 +116,8 @@ class Guard:
         if refusal is not None:
             await _answer(send_with_headers, refusal)
             return
+        if scope.get("method") == "HEAD":  # what GET would answer; the server below leaves the body out
+            scope = {**scope, "method": "GET"}
         await self.app(scope, _replay(body, receive), send_with_headers)
 
     def _check(self, scope: Scope) -> Refusal | None:

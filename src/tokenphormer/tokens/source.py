@@ -9,7 +9,8 @@ is 3.2 GB for Cora and 76 GB for Flickr; this is n·h numbers and one batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from threading import RLock
+from typing import Any, Literal
 from weakref import ref
 
 import numpy as np
@@ -167,6 +168,8 @@ class TokenSource:
         self._recent: dict[int, tuple[ref[Tensor], TokenBatch]] = {}
         self._draw = 0
         self._signs: Tensor | None = None
+        self.lock = RLock()
+        """For threads that share a source: held from `begin_prediction` on until all batches of it are read."""
         self.resident: Resident | None = None
         """All features and hop features on the device, where the graph is on disk and they fit."""
         if on_disk and encodings is None:
@@ -186,6 +189,14 @@ class TokenSource:
             self._hop = None if matrix is None else SparseOperator.from_scipy(matrix, self.device, symmetric)
         else:
             self._parts = [(x, encodings), *_propagated(matrix, x, encodings, settings.num_hops)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: all but what cannot go along, the lock and the batches kept for living tensors."""
+        return {name: value for name, value in self.__dict__.items() if name != "lock"} | {"_recent": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """With a lock of its own."""
+        self.__dict__.update(state, lock=RLock())
 
     @property
     def sgpm_channels(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenphormer.evaluation import html
 from tokenphormer.evaluation.explanations.pictures import PAGE, neighbourhood_plot, token_plot
 from tokenphormer.evaluation.explanations.summary import AttentionSummary, By, summary_plot
-from tokenphormer.evaluation.explanations.words import METHOD_NAMES, amount, edge_name, token_name, verdict
+from tokenphormer.evaluation.explanations.words import METHOD_NAMES, PASSED_ON, amount, edge_name, token_name, verdict
 from tokenphormer.evaluation.report import POLICY
 from tokenphormer.explain import Explanation, Importance
 
@@ -47,7 +47,8 @@ def explanation_page(explanation: Explanation) -> str:
     everything = next((part for part in e.parts if part.name == "all tokens"), None)
     if everything is not None and everything.runner_up is not None:
         left = e.probability(e.predicted) - everything.importance
-        cards.append(("Without all tokens", f"{left:.1%}", f"for {e.predicted}, from its own features alone"))
+        rest = "from its own features" + (PASSED_ON if e.neighbours else " alone")
+        cards.append(("Without all tokens", f"{left:.1%}", f"for {e.predicted}, {rest}"))
     votes = f", mean of {e.votes} draws of walks" if e.votes > 1 else ""
     pictures = html.figure("tokens", token_plot(e), _spoken("Tokens", [(t, token_name(t)) for t in e.tokens], e))
     pictures += html.figure("nodes", neighbourhood_plot(e), _spoken("Nodes", [(n, n.id) for n in e.nodes], e))
