@@ -385,6 +385,17 @@ def test_threads_that_ask_at_once_hear_the_same() -> None:
 # ---------------------------------------------------------------- files
 
 
+@pytest.mark.parametrize("unit", ["datetime64[D]", "datetime64[ns]", "timedelta64[D]"])
+def test_classes_that_no_file_can_hold(unit: str, tmp_path: Path) -> None:
+    labels = np.arange(2).repeat(10).astype(unit)
+    clf = TokenphormerClassifier(num_walks=0, num_hops=0, max_epochs=1, device="cpu")
+    clf.fit(np.eye(20, dtype=np.float32), labels)
+    assert set(clf.predict(np.eye(20))) <= set(labels)
+    with pytest.raises(InputError, match=r"texts or numbers, not (datetime|timedelta)64, such as .*fit on their texts"):
+        clf.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_saved_and_loaded_it_answers_the_same(fitted: TokenphormerClassifier, tmp_path: Path) -> None:
     fitted.save_pretrained(tmp_path / "model")
     assert list(contents(tmp_path)) == ["model/model.safetensors"]

@@ -266,6 +266,9 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             raise NotFittedError("this TokenphormerClassifier is not fitted yet; call fit first")
         from tokenphormer import __version__
 
+        if self.classes_.dtype.kind not in "biufU" and not all(isinstance(c, str | int | float) for c in self.classes_):
+            came = f"{type(self.classes_[0]).__name__}, such as {self.classes_[0]}"
+            raise InputError(f"save_pretrained: in a file classes are texts or numbers, not {came}; fit on their texts")
         meta: dict[str, object] = {
             "version": __version__,
             "config": self.config_.to_dict(),
@@ -290,14 +293,15 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         weights, meta = load_tensors(path)
         pretrained = None
         if "sgpm" in meta:
-            places = [Path(folder) / SGPM_FILE, Path(folder).parent.parent / SGPM_FILE]  # a seed's is its run's
+            run = Path(folder).absolute().parent.parent  # a seed's is its run's
+            places = [Path(folder) / SGPM_FILE, run / SGPM_FILE]
             found = next((place for place in places if place.exists()), places[0])
             pretrained = PretrainedSGPM.load(found, torch.device("cpu"))
             if pretrained.hash != meta["sgpm"]:
                 raise InputError(f"{found}: is not the SGPM that the model was trained with")
         try:
             values: Any = meta["config"]
-            loaded = cls(**Config().replace(values).__dict__, device=device)
+            loaded = cls(**Config().replace(values).__dict__, device=device, sgpm=pretrained)
             classes: Any = meta["classes"]
             loaded.classes_ = np.array(classes)
             if loaded.classes_.ndim != 1:

@@ -111,7 +111,9 @@ def test_predictions_on_graphs_that_pretraining_never_saw(folder: Path, kind: st
     assert np.isfinite(clf.predict_proba(alone)).all()
 
 
-def test_saved_and_loaded_it_needs_no_other_folder(folder: Path, tmp_path: Path) -> None:
+def test_saved_and_loaded_it_needs_no_other_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = shutil.copytree(folder, tmp_path / "sgpm")
     clf = fitted(copy)
     expected = {graph.name: clf.predict_proba(graph) for graph in (GRAPH, grown(GRAPH))}
@@ -120,6 +122,12 @@ def test_saved_and_loaded_it_needs_no_other_folder(folder: Path, tmp_path: Path)
     loaded = TokenphormerClassifier.from_pretrained(tmp_path / "model", device="cpu")
     for graph in (GRAPH, grown(GRAPH)):
         np.testing.assert_allclose(loaded.predict_proba(graph), expected[graph.name], atol=1e-6)
+    assert fitted(loaded.sgpm).weights_.keys() == clf.weights_.keys()  # fitted again it has the token too
+    monkeypatch.chdir(tmp_path / "model")
+    (tmp_path / "model" / "seeds" / "0").mkdir(parents=True)
+    clf.save_pretrained("seeds/0", with_sgpm=False)
+    monkeypatch.chdir("seeds")
+    TokenphormerClassifier.from_pretrained("0", device="cpu")  # its SGPM is two folders up, wherever one stands
     loaded.save_pretrained(tmp_path / "again")
     assert contents(tmp_path / "again")["sgpm.safetensors"] == contents(tmp_path / "model")["sgpm.safetensors"]
 
