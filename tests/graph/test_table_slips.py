@@ -49,6 +49,21 @@ def test_errors(read: Callable[[Path], Graph], tmp_path: Path, nodes: str, edges
 
 
 @both_readers
+@pytest.mark.parametrize(
+    "edges", ["source,target", "\ufeffsource,target", '"source",target,weight', "\r\nsource,target"]
+)
+def test_names_alone_need_no_end_of_line(read: Callable[[Path], Graph], tmp_path: Path, edges: str) -> None:
+    graph = read(write(tmp_path / "mine", "id,label\na,x\nb,y", edges))
+    assert (graph.num_nodes, graph.num_edges) == (2, 0)
+
+
+@both_readers
+def test_names_of_columns_alone_are_no_nodes(read: Callable[[Path], Graph], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nodes\.csv: has no rows; expected at least one node"):
+        read(write(tmp_path / "mine", "id,label"))
+
+
+@both_readers
 def test_notes_on_columns(read: Callable[[Path], Graph], tmp_path: Path) -> None:
     folder = write(tmp_path / "own", "id,Label,Weight\na,1,5\nb,2,5\n", "source,target,Weight\na,b,2\n")
     graph = read(folder)
