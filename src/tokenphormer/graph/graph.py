@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,7 @@ class Graph:
         """
         source, target, n = _check_edges(edge_index, num_nodes)
         weight = _check_weights(edge_weight, len(source))
+        directed, splits = bool(directed), tuple(splits)  # NumPy's truth has no place in a fingerprint
         notes = []
         loops = source == target
         if loops.any() and not self_loops:
@@ -368,7 +370,10 @@ def _check_edges(edge_index: ArrayLike, num_nodes: int | None) -> tuple[NDArray[
         raise InputError(f"edge_index: expected integers, got {edges.dtype}{hint}")
     edges = edges.astype(np.int64, copy=False)
     highest = int(edges.max()) if edges.size else -1
-    n = highest + 1 if num_nodes is None else int(num_nodes)
+    try:
+        n = highest + 1 if num_nodes is None else index(num_nodes)
+    except TypeError as error:
+        raise InputError(f"num_nodes: {num_nodes!r}; expected a whole number") from error
     if n < 1:
         raise InputError("the graph has no node; give edges, or num_nodes of at least 1")
     if n > MAX_NODES:
@@ -474,8 +479,8 @@ def _check_features(x: object, n: int) -> Features | None:
                 matrix = values = np.array(given, dtype=np.float32)
         except (ValueError, TypeError) as error:
             raise InputError(f"x: expected numbers, one row a node ({error})") from error
-        if matrix.ndim != 2:
-            raise InputError(f"x: expected shape (nodes, features), got {matrix.shape}")
+    if matrix.ndim != 2:
+        raise InputError(f"x: expected shape (nodes, features), got {matrix.shape}")
     if matrix.shape[0] != n:
         raise InputError(f"x: {matrix.shape[0]} rows, but the graph has {n} nodes")
     if not np.isfinite(values).all():
@@ -537,7 +542,11 @@ def _check_ids(node_ids: ArrayLike | None, n: int) -> NDArray[np.str_] | None:
     names: Any = node_ids if isinstance(node_ids, list | tuple) else given.ravel()
     if any("\0" in str(name) for name in names):
         raise InputError("node_ids: an id has a NUL character, which an id may not have")
-    ids = given.astype(np.str_)
+    try:
+        ids = (given.astype(object) if given.dtype.kind == "T" else given).astype(np.str_)  # T: NumPy's own strings
+    except UnicodeDecodeError as error:
+        raise InputError(f"node_ids: expected strings, got bytes that are not ASCII ({error}); decode them") from error
+    ids = ids.astype(ids.dtype.newbyteorder("<"), copy=False)  # as a graph on disk has them
     if ids.shape != (n,):
         raise InputError(f"node_ids: expected shape ({n},), one id a node, got {ids.shape}")
     unique, counts = np.unique(ids, return_counts=True)
