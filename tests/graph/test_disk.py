@@ -20,6 +20,7 @@ from tokenphormer.graph import disk as disk_module
 from tokenphormer.graph.disk import MANIFEST, cache_folder, map_array, open_graph, row_blocks
 from tokenphormer.graph.disk_writer import ArrayWriter, new_folder, write_graph
 from tokenphormer.graph.id_table import IdTable, find_stored, text_key, text_keys, texts_of
+from tokenphormer.walks import sample_walks
 
 DENSE = np.array([[1, 0, 0], [0, 0, 2], [0, 0, 0], [0, 3, 0], [-4, 0, 1]], np.float32)
 
@@ -141,6 +142,27 @@ def test_other_labels_are_another_graph(tmp_path: Path) -> None:
     hidden = dataclasses.replace(graph, y=np.full(5, -1, dtype=np.int64), splits=())
     assert hidden.fingerprint == rich_graph(y=[-1] * 5, splits=()).fingerprint
     assert dataclasses.replace(graph, name="other").fingerprint == graph.fingerprint
+
+
+def test_other_ids_are_found_by_their_names(tmp_path: Path) -> None:
+    graph = open_graph(written(tmp_path))
+    names = np.array([f"new {node}" for node in range(graph.num_nodes)])
+    other = dataclasses.replace(graph, node_ids=names)
+    assert [other.index_of(name) for name in names] == list(range(graph.num_nodes))
+    with pytest.raises(InputError, match="has no node"):
+        other.index_of(graph.id_of(0))
+
+
+def test_another_working_folder_is_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    graph = open_graph("g")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    expected = sample_walks(graph, "uniform", backend="reference")
+    assert (sample_walks(graph, "uniform", backend="portable") == expected).all()
+    assert graph.stored is not None
+    assert cache_folder(graph.stored) == tmp_path / "g" / "cache"
 
 
 def test_opening_reads_next_to_nothing(tmp_path: Path) -> None:

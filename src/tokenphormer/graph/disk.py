@@ -98,7 +98,7 @@ def open_graph(folder: str | Path, *, verify: bool = False) -> Graph:
         notes=notes,
     )
     stored = Stored(
-        folder,
+        folder.absolute(),  # whatever folder the process goes to
         fingerprint,
         counts["num_self_loops"],
         largest,

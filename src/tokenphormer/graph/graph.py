@@ -170,7 +170,7 @@ class Graph:
         """The node index of a user's own name; unknown names are an error that offers the nearest ones."""
         if self.node_ids is None:
             found = _as_index(node_id)
-        elif self.stored is not None:
+        elif self.stored is not None and self.node_ids is self.stored.content[5]:
             from tokenphormer.graph.id_table import find_stored
 
             found = find_stored(self.stored, self.node_ids, str(node_id))
