@@ -415,6 +415,14 @@ def test_the_cache_lies_beside_the_graph_or_with_the_user(tmp_path: Path, monkey
     assert cache_folder(stored).is_relative_to(os.environ["XDG_CACHE_HOME"])
 
 
+def test_a_cache_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = open_graph(written(tmp_path)).stored
+    assert stored is not None
+    (tmp_path / "g" / "cache").mkdir()
+    monkeypatch.setattr(disk_module.os, "access", lambda path, _: Path(path).name != "cache")
+    assert cache_folder(stored).is_relative_to(os.environ["XDG_CACHE_HOME"])
+
+
 def test_arrays_larger_than_memory_are_read_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = open_graph(written(tmp_path))
     advised: list[str] = []

@@ -294,8 +294,9 @@ def reserve(path: Path) -> None:
 
 def cache_folder(stored: Stored) -> Path:
     """Where what is derived from a graph on disk is kept: beside it, or with the user's own if that is not allowed."""
-    if os.access(stored.folder, os.W_OK):
-        return stored.folder / "cache"
+    beside = stored.folder / "cache"  # perhaps another user's
+    if os.access(beside if beside.exists() else stored.folder, os.W_OK):
+        return beside
     return user_cache() / "stored" / stored.fingerprint[:16]
 
 
