@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import make_split
 from tokenphormer.graph.external import convert
 from tokenphormer.graph.graph import Graph
-from tokenphormer.graph.tables import label_notes, read_folder
+from tokenphormer.graph.tables import label_notes, read_folder, write_folder
 
 EDGES = "source,target\na,b\n"
 
@@ -96,3 +97,9 @@ def test_no_labels_at_all(tmp_path: Path) -> None:
     graph = read_folder(write(tmp_path / "own", "id,class\na,1\nb,2\n"))
     with pytest.raises(InputError, match=r"no node of the graph has a label.*in a column 'label'"):
         make_split(graph)
+
+
+@both_readers
+def test_features_of_no_width_are_written_as_none(read: Callable[[Path], Graph], tmp_path: Path) -> None:
+    write_folder(Graph.from_edges([[0], [1]], x=np.zeros((2, 0))), tmp_path / "mine")
+    assert read(tmp_path / "mine").x is None
