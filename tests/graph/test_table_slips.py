@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,3 +104,15 @@ def test_no_labels_at_all(tmp_path: Path) -> None:
 def test_features_of_no_width_are_written_as_none(read: Callable[[Path], Graph], tmp_path: Path) -> None:
     write_folder(Graph.from_edges([[0], [1]], x=np.zeros((2, 0))), tmp_path / "mine")
     assert read(tmp_path / "mine").x is None
+
+
+@both_readers
+def test_a_long_text_in_a_column_that_is_not_used(read: Callable[[Path], Graph], tmp_path: Path) -> None:
+    before = csv.field_size_limit()
+    edges = 'source,target,note\na,b,"{}"\nb,{},""\n'
+    folder = write(tmp_path / "mine", "id\na\nb\n", edges.format("x, y" * 50_000, "c"))
+    with pytest.raises(InputError, match="line 3, column 'target': 'c' is no id"):
+        read(folder)
+    (folder / "edges.csv").write_text(edges.format("x, y" * 50_000, "a"))
+    assert read(folder).num_edges == 1
+    assert csv.field_size_limit() == before

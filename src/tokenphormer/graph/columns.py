@@ -251,6 +251,7 @@ def _read_bytes(path: Path) -> bytes:
 def _records(file: BinaryIO, strict: bool) -> Iterator[tuple[int, list[str]]]:
     """The line on which each record begins, and its cells; empty lines are no records."""
     text = io.TextIOWrapper(file, "utf-8-sig", newline="")
+    before = csv.field_size_limit(BLOCK_BYTES)  # Python's own, 128 kB, is less than pyarrow takes
     try:
         reader = csv.reader(text, strict=strict)
         line = 1
@@ -259,6 +260,7 @@ def _records(file: BinaryIO, strict: bool) -> Iterator[tuple[int, list[str]]]:
                 yield line, record
             line = reader.line_num + 1
     finally:
+        csv.field_size_limit(before)
         text.detach()  # the file is its opener's to close
 
 
