@@ -305,6 +305,18 @@ def test_manifests_of_another_make(tmp_path: Path, change: dict[str, Any], messa
     assert message in refused(folder)
 
 
+@pytest.mark.parametrize(
+    "change", [{"num_nodes": "5"}, {"num_features": "3"}, {"num_features": 2**70}, {"num_features": None}, {"more": 3}]
+)
+@pytest.mark.parametrize("verify", [False, True])
+def test_counts_of_a_manifest_are_whole_numbers(tmp_path: Path, change: dict[str, Any], verify: bool) -> None:
+    folder = written(tmp_path, rich_graph(x=sp.csr_array(DENSE)))
+    manifest = unsealed(folder)
+    manifest["arrays"] |= {"junk": 3} if "more" in change else {}
+    (folder / MANIFEST).write_text(json.dumps(manifest | change))
+    assert "graph.json: not a manifest of format 1" in refused(folder, verify=verify)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", "no json", "[1", '{"kind": 1}'])
 def test_what_is_no_manifest(tmp_path: Path, text: str) -> None:
     folder = written(tmp_path)
