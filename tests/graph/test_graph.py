@@ -376,6 +376,9 @@ def rewrite(path: Path, **changes: Any) -> None:
     meta = json.loads(arrays["meta"].tobytes())
     graph = rich_graph(splits=())
     parts = {name: arrays[name].astype(getattr(graph, name).dtype) for name in ("indptr", "indices", "y")}
+    parts |= {name: changes[name] for name in ("x", "edge_weight") if name in changes}
+    if "x" in parts:
+        arrays = {name: array for name, array in arrays.items() if not name.startswith("x_")}
     meta["sha256"] = dataclasses.replace(graph, **parts).fingerprint
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     np.savez(path, **arrays)
@@ -392,6 +395,12 @@ def rewrite(path: Path, **changes: Any) -> None:
         {"y": np.array([0, 1, 0, 1, -1])},
         {"split0_train": np.array([0, 4])},
         {"split0_train": np.array([0, 6])},
+        {"edge_weight": np.full(10, "heavy")},
+        {"edge_weight": np.full(10, 1j)},
+        {"x": np.ones(6, np.float32)},
+        {"x": np.ones((6, 1, 1), np.float32)},
+        {"x": np.full((6, 2), np.nan, np.float32)},
+        {"x": np.full((6, 2), "much")},
     ],
 )
 def test_a_forged_file_with_a_right_fingerprint_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:

@@ -392,14 +392,20 @@ def _check_loaded(graph: Graph, path: str | Path) -> None:
     ok = n >= 1 and graph.indptr[0] == 0 and graph.indptr[-1] == len(columns) and (graph.degree >= 0).all()
     ok = ok and (not columns.size or (columns.min() >= 0 and columns.max() < n))
     ok = ok and graph.y.shape == (n,) and graph.y.min() >= -1 and graph.y.max() < graph.num_classes
-    weight = graph.edge_weight
-    ok = ok and (weight is None or (weight.shape == columns.shape and (np.isfinite(weight) & (weight > 0)).all()))
+    weight, x = graph.edge_weight, graph.x
+    ok = ok and (weight is None or (weight.shape == columns.shape and _are_finite(weight) and (weight > 0).all()))
     ok = ok and (graph.node_ids is None or graph.node_ids.shape == (n,))
-    ok = ok and (graph.x is None or graph.x.shape[0] == n)
+    ok = ok and (x is None or (x.ndim == 2 and x.shape[0] == n))
+    ok = ok and (x is None or _are_finite(x if isinstance(x, np.ndarray) else x.data))
+    ok = ok and all(isinstance(name, str) for name in graph.class_names)
     if not ok:
         raise InputError(f"{path}: its arrays do not make a graph of {n} nodes and {len(columns)} edges")
     for split in graph.splits:
         split.check(graph)
+
+
+def _are_finite(values: NDArray[Any]) -> bool:
+    return values.dtype.kind in "iuf" and bool(np.isfinite(values).all())
 
 
 def _check_weights(edge_weight: ArrayLike | None, count: int) -> NDArray[np.float64] | None:
