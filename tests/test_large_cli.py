@@ -168,6 +168,7 @@ def test_generate(cli: Cli) -> None:
     before = files()
     assert_refused(cli("generate", *words, "made"), 2, "made: exists already")
     assert_refused(cli("generate", "--nodes", 2, "other"), 2, "--nodes 2: expected from 4")
+    assert_refused(cli("generate", "--memory", "1KB", "other"), 2, "--memory: 1,024 bytes; expected at least 64 MB")
     assert files() == before
 
 

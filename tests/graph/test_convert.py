@@ -247,6 +247,14 @@ def test_scipy_there_and_back(graph: Graph) -> None:
     assert graph.edge_weight is None or (graph.edge_weight > 0).all()
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.float32])
+def test_entries_of_few_bits_add_up(dtype: Any) -> None:
+    rows, columns = np.zeros(256, np.int64), np.ones(256, np.int64)
+    graph = from_scipy(sp.coo_array((np.ones(256, dtype), (rows, columns)), shape=(2, 2)))
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [256, 256]
+
+
 def test_scipy_entries() -> None:
     coo = sp.coo_array(([1, 1, 0, 1], ([0, 0, 1, 2], [1, 1, 2, 2])), shape=(3, 3))
     graph = from_scipy(coo, directed=True)

@@ -20,6 +20,7 @@ from tokenphormer.graph import disk as disk_module
 from tokenphormer.graph.disk import MANIFEST, cache_folder, map_array, open_graph, row_blocks
 from tokenphormer.graph.disk_writer import ArrayWriter, new_folder, write_graph
 from tokenphormer.graph.id_table import IdTable, find_stored, text_key, text_keys, texts_of
+from tokenphormer.walks import sample_walks
 
 DENSE = np.array([[1, 0, 0], [0, 0, 2], [0, 0, 0], [0, 3, 0], [-4, 0, 1]], np.float32)
 
@@ -141,6 +142,27 @@ def test_other_labels_are_another_graph(tmp_path: Path) -> None:
     hidden = dataclasses.replace(graph, y=np.full(5, -1, dtype=np.int64), splits=())
     assert hidden.fingerprint == rich_graph(y=[-1] * 5, splits=()).fingerprint
     assert dataclasses.replace(graph, name="other").fingerprint == graph.fingerprint
+
+
+def test_other_ids_are_found_by_their_names(tmp_path: Path) -> None:
+    graph = open_graph(written(tmp_path))
+    names = np.array([f"new {node}" for node in range(graph.num_nodes)])
+    other = dataclasses.replace(graph, node_ids=names)
+    assert [other.index_of(name) for name in names] == list(range(graph.num_nodes))
+    with pytest.raises(InputError, match="has no node"):
+        other.index_of(graph.id_of(0))
+
+
+def test_another_working_folder_is_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    graph = open_graph("g")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    expected = sample_walks(graph, "uniform", backend="reference")
+    assert (sample_walks(graph, "uniform", backend="portable") == expected).all()
+    assert graph.stored is not None
+    assert cache_folder(graph.stored) == tmp_path / "g" / "cache"
 
 
 def test_opening_reads_next_to_nothing(tmp_path: Path) -> None:
@@ -283,6 +305,18 @@ def test_manifests_of_another_make(tmp_path: Path, change: dict[str, Any], messa
     assert message in refused(folder)
 
 
+@pytest.mark.parametrize(
+    "change", [{"num_nodes": "5"}, {"num_features": "3"}, {"num_features": 2**70}, {"num_features": None}, {"more": 3}]
+)
+@pytest.mark.parametrize("verify", [False, True])
+def test_counts_of_a_manifest_are_whole_numbers(tmp_path: Path, change: dict[str, Any], verify: bool) -> None:
+    folder = written(tmp_path, rich_graph(x=sp.csr_array(DENSE)))
+    manifest = unsealed(folder)
+    manifest["arrays"] |= {"junk": 3} if "more" in change else {}
+    (folder / MANIFEST).write_text(json.dumps(manifest | change))
+    assert "graph.json: not a manifest of format 1" in refused(folder, verify=verify)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", "no json", "[1", '{"kind": 1}'])
 def test_what_is_no_manifest(tmp_path: Path, text: str) -> None:
     folder = written(tmp_path)
@@ -390,6 +424,14 @@ def test_the_cache_lies_beside_the_graph_or_with_the_user(tmp_path: Path, monkey
     assert stored is not None
     assert cache_folder(stored) == tmp_path / "g" / "cache"
     monkeypatch.setattr(disk_module.os, "access", lambda *_: False)
+    assert cache_folder(stored).is_relative_to(os.environ["XDG_CACHE_HOME"])
+
+
+def test_a_cache_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = open_graph(written(tmp_path)).stored
+    assert stored is not None
+    (tmp_path / "g" / "cache").mkdir()
+    monkeypatch.setattr(disk_module.os, "access", lambda path, _: Path(path).name != "cache")
     assert cache_folder(stored).is_relative_to(os.environ["XDG_CACHE_HOME"])
 
 

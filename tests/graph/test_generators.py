@@ -36,6 +36,11 @@ def test_memory_and_pieces_do_not_matter(tmp_path: Path, monkeypatch: pytest.Mon
     assert drawn(tmp_path, name="h", memory=BYTES_AN_ENTRY * 5000).fingerprint == graph.fingerprint
 
 
+def test_an_odd_degree_counts_as_the_even_one_below(tmp_path: Path) -> None:
+    odd, even = (drawn(tmp_path, dataclasses.replace(SMALL, degree=d), name=str(d)) for d in (11, 10))
+    assert np.array_equal(odd.indices, even.indices)
+
+
 # ---------------------------------------------------------------- on a device
 
 

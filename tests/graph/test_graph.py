@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.files import atomic_path, load_arrays
 from tokenphormer.graph import Graph, Split
+from tokenphormer.graph.disk import open_graph
+from tokenphormer.graph.disk_writer import write_graph
 from tokenphormer.graph.tables import read_node_list
 
 IDS = ["plain", "Zürich", "two\nlines", "雪", 'quote " and, comma', "\ud800 lone surrogate"]
@@ -139,6 +141,8 @@ def test_from_edges_agrees_with_a_dense_matrix(case: tuple[int, list[tuple[int, 
         ({"edge_index": [[0, 1, 2]]}, r"expected shape \(2, E\), got \(1, 3\)"),
         ({"edge_index": [], "num_nodes": 0}, "no node"),
         ({"edge_index": [], "num_nodes": 2**31}, "more than"),
+        ({"num_nodes": 3.9}, r"num_nodes: 3\.9; expected a whole number"),
+        ({"num_nodes": "many"}, "num_nodes: 'many'; expected a whole number"),
         ({"edge_weight": [1.0, 2.0]}, r"expected shape \(1,\)"),
         ({"edge_weight": [0.0]}, "entry 0: 0.0; weights must be positive"),
         ({"edge_weight": [float("nan")]}, "entry 0: nan"),
@@ -146,6 +150,7 @@ def test_from_edges_agrees_with_a_dense_matrix(case: tuple[int, list[tuple[int, 
         ({"edge_index": [[0, 0], [1, 1]], "edge_weight": [1e308, 1e308]}, "add up to infinity"),
         ({"x": [[1.0], [2.0]]}, "2 rows, but the graph has 3 nodes"),
         ({"x": [1.0, 2.0, 3.0]}, r"expected shape \(nodes, features\)"),
+        ({"x": sp.coo_array(np.ones(3))}, r"expected shape \(nodes, features\), got \(3,\)"),
         ({"x": [["a"], ["b"], ["c"]]}, "x: expected numbers"),
         ({"x": [[1.0], [2.0, 3.0], [1.0]]}, "x: expected numbers"),
         ({"x": [[0, 0], [0, 1e300], [0, 0]]}, "row 1, column 1: not a finite float32"),
@@ -158,6 +163,7 @@ def test_from_edges_agrees_with_a_dense_matrix(case: tuple[int, list[tuple[int, 
         ({"node_ids": ["a", "b"]}, r"expected shape \(3,\)"),
         ({"node_ids": ["a", "b", "a"]}, "'a' stands for more than one node"),
         ({"node_ids": ["a", "b\0", "c"]}, "an id has a NUL character"),
+        ({"node_ids": [b"a", b"\xff", b"c"]}, "expected strings, got bytes that are not ASCII .*; decode them"),
         ({"node_ids": [["a"], ["b", "c"], ["d"]]}, "node_ids: expected strings, one a node"),
         ({"edge_index": [[0, 1], [1]]}, r"edge_index: expected shape \(2, E\)"),
         ({"y": [[0], [1, 2], [0]]}, "y: expected class numbers"),
@@ -219,6 +225,32 @@ def test_a_list_of_ids_ends_its_lines_where_files_do(tmp_path: Path) -> None:
     graph = Graph.from_edges([[0], [1]], num_nodes=4, node_ids=names)
     (tmp_path / "ids.txt").write_bytes("\ufeff{}\r\n\n{}\n{}\n{}".format(*names).encode())
     assert read_node_list(tmp_path / "ids.txt", graph) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", [">U3", object, np.dtypes.StringDType()])
+def test_ids_of_any_array_of_strings(tmp_path: Path, dtype: Any) -> None:
+    graph = Graph.from_edges([[0], [1]], node_ids=np.array(["a", "Zü\u2028"], dtype=dtype))
+    assert graph.fingerprint == Graph.from_edges([[0], [1]], node_ids=["a", "Zü\u2028"]).fingerprint
+    write_graph(graph, tmp_path / "g")
+    assert open_graph(tmp_path / "g", verify=True).index_of("Zü\u2028") == 1
+
+
+def test_a_number_of_nodes_of_another_library() -> None:
+    for number in (np.int8(4), np.array(4), torch.tensor(4)):
+        assert Graph.from_edges([[0], [1]], num_nodes=number).num_nodes == 4  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("directed", [np.True_, 1, np.any([1, 0])])
+def test_a_direction_of_any_kind_is_saved_and_loaded(tmp_path: Path, directed: Any) -> None:
+    graph = Graph.from_edges([[0], [1]], directed=directed)
+    assert graph.fingerprint == Graph.from_edges([[0], [1]], directed=True).fingerprint
+    graph.save(tmp_path / "g.npz")
+    assert Graph.load(tmp_path / "g.npz").directed is True
+
+
+def test_splits_may_come_one_by_one() -> None:
+    splits: Any = (Split([node], [], []) for node in range(2))
+    assert len(Graph.from_edges([[0], [1]], y=[0, 1], splits=splits).splits) == 2
 
 
 def test_names_of_classes_are_strings() -> None:
@@ -344,6 +376,9 @@ def rewrite(path: Path, **changes: Any) -> None:
     meta = json.loads(arrays["meta"].tobytes())
     graph = rich_graph(splits=())
     parts = {name: arrays[name].astype(getattr(graph, name).dtype) for name in ("indptr", "indices", "y")}
+    parts |= {name: changes[name] for name in ("x", "edge_weight") if name in changes}
+    if "x" in parts:
+        arrays = {name: array for name, array in arrays.items() if not name.startswith("x_")}
     meta["sha256"] = dataclasses.replace(graph, **parts).fingerprint
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     np.savez(path, **arrays)
@@ -360,6 +395,12 @@ def rewrite(path: Path, **changes: Any) -> None:
         {"y": np.array([0, 1, 0, 1, -1])},
         {"split0_train": np.array([0, 4])},
         {"split0_train": np.array([0, 6])},
+        {"edge_weight": np.full(10, "heavy")},
+        {"edge_weight": np.full(10, 1j)},
+        {"x": np.ones(6, np.float32)},
+        {"x": np.ones((6, 1, 1), np.float32)},
+        {"x": np.full((6, 2), np.nan, np.float32)},
+        {"x": np.full((6, 2), "much")},
     ],
 )
 def test_a_forged_file_with_a_right_fingerprint_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:

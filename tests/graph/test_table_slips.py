@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import make_split
 from tokenphormer.graph.external import convert
 from tokenphormer.graph.graph import Graph
-from tokenphormer.graph.tables import label_notes, read_folder
+from tokenphormer.graph.tables import label_notes, read_folder, write_folder
 
 EDGES = "source,target\na,b\n"
 
@@ -49,6 +51,21 @@ def test_errors(read: Callable[[Path], Graph], tmp_path: Path, nodes: str, edges
 
 
 @both_readers
+@pytest.mark.parametrize(
+    "edges", ["source,target", "\ufeffsource,target", '"source",target,weight', "\r\nsource,target"]
+)
+def test_names_alone_need_no_end_of_line(read: Callable[[Path], Graph], tmp_path: Path, edges: str) -> None:
+    graph = read(write(tmp_path / "mine", "id,label\na,x\nb,y", edges))
+    assert (graph.num_nodes, graph.num_edges) == (2, 0)
+
+
+@both_readers
+def test_names_of_columns_alone_are_no_nodes(read: Callable[[Path], Graph], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nodes\.csv: has no rows; expected at least one node"):
+        read(write(tmp_path / "mine", "id,label"))
+
+
+@both_readers
 def test_notes_on_columns(read: Callable[[Path], Graph], tmp_path: Path) -> None:
     folder = write(tmp_path / "own", "id,Label,Weight\na,1,5\nb,2,5\n", "source,target,Weight\na,b,2\n")
     graph = read(folder)
@@ -81,3 +98,21 @@ def test_no_labels_at_all(tmp_path: Path) -> None:
     graph = read_folder(write(tmp_path / "own", "id,class\na,1\nb,2\n"))
     with pytest.raises(InputError, match=r"no node of the graph has a label.*in a column 'label'"):
         make_split(graph)
+
+
+@both_readers
+def test_features_of_no_width_are_written_as_none(read: Callable[[Path], Graph], tmp_path: Path) -> None:
+    write_folder(Graph.from_edges([[0], [1]], x=np.zeros((2, 0))), tmp_path / "mine")
+    assert read(tmp_path / "mine").x is None
+
+
+@both_readers
+def test_a_long_text_in_a_column_that_is_not_used(read: Callable[[Path], Graph], tmp_path: Path) -> None:
+    before = csv.field_size_limit()
+    edges = 'source,target,note\na,b,"{}"\nb,{},""\n'
+    folder = write(tmp_path / "mine", "id\na\nb\n", edges.format("x, y" * 50_000, "c"))
+    with pytest.raises(InputError, match="line 3, column 'target': 'c' is no id"):
+        read(folder)
+    (folder / "edges.csv").write_text(edges.format("x, y" * 50_000, "a"))
+    assert read(folder).num_edges == 1
+    assert csv.field_size_limit() == before

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
 import multiprocessing
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -186,3 +189,33 @@ def test_processes_at_once_make_them_once(tmp_path: Path) -> None:
     assert found[0] == found[1]
     names = [path.name for path in (tmp_path / "g" / "cache").iterdir()]
     assert len(names) == 3  # two hops and the lock, nothing half-written
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_disk_without_locks_will_do(tmp_path: Path, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    graph, stored = graph_on_disk(tmp_path, sparse=sparse)
+    expected = propagate(propagation_matrix(graph, "row"), graph.x, 1)[0]
+    assert np.array_equal(dense(stored_hops(stored, "row", 1)[0]), dense(expected))
+
+
+def test_without_locks_the_quicker_process_is_no_harm(tmp_path: Path) -> None:
+    graph, stored = graph_on_disk(tmp_path, sparse=True)
+    first = dense(stored_hops(stored, "row", 1)[0])
+    (path,) = module._paths(stored, "row", 1, normalise=False)
+    module._write_sparse(stored, graph.x, "row", path)  # as by one that had not seen it
+    assert np.array_equal(dense(stored_hops(stored, "row", 1)[0]), first)
+    assert [one.name for one in path.parent.iterdir() if one.name.endswith(".partial")] == []
+
+
+def test_sparse_hops_are_on_the_disk_before_they_have_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, stored = graph_on_disk(tmp_path, sparse=True)
+    forced: list[int] = []
+    monkeypatch.setattr(os, "fsync", forced.append)
+    stored_hops(stored, "row", 2)
+    assert len(forced) == 2 * 3  # data, indices, indptr

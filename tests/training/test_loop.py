@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,8 @@ from tests.training.methods import (
 )
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph import Graph, Split
+from tokenphormer.graph.disk import open_graph
+from tokenphormer.graph.disk_writer import write_graph
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import Labelled, Trainer, learning_rate, predict
 from tokenphormer.training.tokenphormer import TokenphormerMethod
@@ -523,6 +527,16 @@ def test_features_are_looked_at_before_training() -> None:
         with pytest.raises(InputError, match="graph 'tiny' has no features"):
             fit(bare, tiny_split(bare))
         assert fit(bare, tiny_split(bare), walk_pe=4).progress.epoch == 3
+
+
+def test_features_that_were_scaled_after_opening_a_graph_on_disk(tmp_path: Path) -> None:
+    x = np.full((60, 2), 1e7) * np.arange(1, 61)[:, None]
+    write_graph(tiny_graph(x=x), tmp_path / "g")
+    graph = open_graph(tmp_path / "g")
+    with pytest.raises(InputError, match=r"features reach 6e\+08; scale them"):
+        fit(graph, tiny_split(graph))
+    scaled = dataclasses.replace(graph, x=(x / 1e8).astype(np.float32))
+    assert fit(scaled, tiny_split(scaled)).progress.epoch == 3
 
 
 def test_time_and_memory_are_measured() -> None:

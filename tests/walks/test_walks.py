@@ -254,6 +254,11 @@ def test_mix_is_the_same_in_python_and_numpy() -> None:
     [
         ({"kind": "random"}, "kind: 'random'; expected one of uniform, non_backtracking"),
         ({"num_walks": 0}, "num_walks: 0; expected a whole number of at least 1"),
+        ({"num_walks": 2**62}, f"num_walks: {2**62}; expected at most 2147483647"),
+        ({"length": 10**20}, f"length: {10**20}; expected at most 2147483647"),
+        ({"kind": "jump", "jump_radius": 10**20}, "jump_radius: .*; expected at most 2147483647"),
+        ({"num_walks": 2**30, "length": 2**30}, "walks of .* steps from 5 nodes are more than an array can hold"),
+        ({"device": None}, "device: None; expected 'cpu', 'cuda'"),
         ({"length": 0}, "length: 0; expected"),
         ({"length": 2.5}, "length: 2.5; expected"),
         ({"jump_radius": 0}, "jump_radius: 0"),

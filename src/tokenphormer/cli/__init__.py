@@ -209,7 +209,7 @@ def convert(
 def generate(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
     nodes: Annotated[int, typer.Option(help="Nodes.")] = 1_000_000,
-    degree: Annotated[int, typer.Option(help="Mean degree.")] = 20,
+    degree: Annotated[int, typer.Option(help="Mean degree; an odd one counts as the even one below.")] = 20,
     features: Annotated[int, typer.Option(help="Features of a node.")] = 64,
     classes: Annotated[int, typer.Option(help="Classes.")] = 10,
     seed: Annotated[int, typer.Option(help="The same seed draws the same graph anywhere.")] = 0,
@@ -222,18 +222,20 @@ def generate(
     device: Annotated[str, typer.Option(help="cpu, or cuda: draw and sort on a GPU; the graph is the same.")] = "cpu",
 ) -> None:
     """Draw a random graph of any size to disk, with classes that only features and edges together tell."""
-    from tokenphormer.graph.external import parse_memory
+    from tokenphormer.graph.external import check_memory, parse_memory
     from tokenphormer.graph.generators import BlockModel
     from tokenphormer.graph.generators import generate as run
 
     model = BlockModel(nodes, degree, features, classes, seed, homophily, train, val, test)
+    size = parse_memory(memory)
+    check_memory(size)
     where = None
     if device != "cpu":
         from tokenphormer.walks.sampling import check_device, choose_device
 
         chosen = check_device(choose_device(device))
         where = None if chosen.type == "cpu" else chosen
-    drawn = run(model, out, memory=parse_memory(memory), half=half, device=where, say=say)
+    drawn = run(model, out, memory=size, half=half, device=where, say=say)
     typer.echo(f"{out}: {drawn.num_nodes:,} nodes, {drawn.num_edges:,} edges, {drawn.num_features:,} features")
 
 

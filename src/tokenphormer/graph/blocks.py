@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from tokenphormer.errors import InputError
-from tokenphormer.graph.columns import BLOCK_BYTES, Table, arrow, check_by_hand, check_header, table_path
+from tokenphormer.graph.columns import BLOCK_BYTES, Table, arrow, check_by_hand, check_header, has_rows, table_path
 
 CELL_BYTES = 32
 """About what a cell of a Parquet file takes while it is read."""
@@ -79,7 +79,11 @@ class TableFile:
         except (pa.ArrowException, OSError) as error:
             with self.path.open("rb") as file:
                 check_by_hand(self.path, file, to_the_end=True)
-            raise InputError(f"{self.path}: not a readable CSV ({error})") from error
+                file.seek(0)
+                if has_rows(file):
+                    raise InputError(f"{self.path}: not a readable CSV ({error})") from error
+            nothing = pa.chunked_array([], pa.large_string())
+            yield Block(self.path, dict.fromkeys(names, nothing), 0)
 
     def _parquet_blocks(self, names: list[str]) -> Iterator[Block]:
         pa = arrow()

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -209,7 +210,9 @@ def _read_csv(path: Path) -> tuple[list[str], list[Column]]:
         )
     except (pa.ArrowException, OSError) as error:
         check_by_hand(path, io.BytesIO(memoryview(owned)), to_the_end=True)
-        raise InputError(f"{path}: not a readable CSV ({error})") from error
+        if has_rows(io.BytesIO(memoryview(owned))):
+            raise InputError(f"{path}: not a readable CSV ({error})") from error
+        return [name.strip() for name in header], [pa.chunked_array([], pa.large_string()) for _ in header]
     if table.num_columns != len(header):
         raise InputError(f"{path}: not a readable CSV: its first line is ambiguous; quote the names in it")
     return [name.strip() for name in header], [column.slice(1) for column in table.columns]
@@ -248,6 +251,7 @@ def _read_bytes(path: Path) -> bytes:
 def _records(file: BinaryIO, strict: bool) -> Iterator[tuple[int, list[str]]]:
     """The line on which each record begins, and its cells; empty lines are no records."""
     text = io.TextIOWrapper(file, "utf-8-sig", newline="")
+    before = csv.field_size_limit(BLOCK_BYTES)  # Python's own, 128 kB, is less than pyarrow takes
     try:
         reader = csv.reader(text, strict=strict)
         line = 1
@@ -256,6 +260,7 @@ def _records(file: BinaryIO, strict: bool) -> Iterator[tuple[int, list[str]]]:
                 yield line, record
             line = reader.line_num + 1
     finally:
+        csv.field_size_limit(before)
         text.detach()  # the file is its opener's to close
 
 
@@ -284,6 +289,11 @@ def check_by_hand(path: Path, file: BinaryIO, to_the_end: bool) -> list[str]:
     if header is None:
         raise InputError(f"{path}: is empty; expected a first line with the names of the columns")
     return header
+
+
+def has_rows(file: BinaryIO) -> bool:
+    """Whether a CSV has a record behind its header; pyarrow cannot read a header alone that no line's end follows."""
+    return len(list(islice(_records(file, strict=False), 2))) == 2
 
 
 def _separator_hint(header: list[str]) -> str:

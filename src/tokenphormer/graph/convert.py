@@ -276,7 +276,9 @@ def from_scipy(
     if len(shape) != 2 or shape[0] != shape[1]:
         raise InputError(f"adjacency: expected a square matrix, got shape {shape}")
     try:
-        matrix = sp.csr_array(adjacency, copy=True)
+        given = sp.coo_array(adjacency)
+        # Entries listed more than once are added up, which 8 bits cannot hold for long.
+        matrix = sp.csr_array(given.astype(np.float64) if given.dtype.kind in "iu" else given, copy=True)
     except (ValueError, TypeError) as error:
         raise InputError(f"adjacency: not a matrix of numbers ({error})") from error
     if matrix.dtype.kind not in "biuf":

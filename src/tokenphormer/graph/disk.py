@@ -74,7 +74,7 @@ def open_graph(folder: str | Path, *, verify: bool = False) -> Graph:
         fingerprint, names = str(manifest["fingerprint"]), tuple(map(str, manifest["class_names"]))
         split_names, notes = list(map(str, manifest["splits"])), tuple(map(str, manifest["notes"]))
         name, directed = str(manifest["name"]), bool(manifest["directed"])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise InputError(f"{folder / MANIFEST}: not a manifest of format {FORMAT} (at {error})") from error
     arrays: dict[str, Any] = {name: _map(folder, name, manifest["arrays"], *expected[name]) for name in expected}
     if verify:
@@ -98,7 +98,7 @@ def open_graph(folder: str | Path, *, verify: bool = False) -> Graph:
         notes=notes,
     )
     stored = Stored(
-        folder,
+        folder.absolute(),  # whatever folder the process goes to
         fingerprint,
         counts["num_self_loops"],
         largest,
@@ -145,10 +145,14 @@ def manifest_hash(manifest: dict[str, Any]) -> str:
 
 def _expected(manifest: dict[str, Any]) -> dict[str, tuple[tuple[str, ...], tuple[int | None, ...]]]:
     """Dtypes and shape that every array of a manifest must have; None is a length that only the array itself knows."""
-    n, edges, width = (int(manifest[name]) for name in ("num_nodes", "num_directed_edges", "num_features"))
-    if n < 1 or edges < 0 or width < 0:
-        raise ValueError(f"{n} nodes, {edges} edges, {width} features")
+    n, edges, width = (manifest[name] for name in ("num_nodes", "num_directed_edges", "num_features"))
+    whole = all(isinstance(count, int) for count in (n, edges, width))
+    if not whole or n < 1 or edges < 0 or not 0 <= width < 2**63:
+        raise ValueError(f"{n!r} nodes, {edges!r} edges, {width!r} features")
     names = manifest["arrays"]
+    odd = [name for name, entry in names.items() if not isinstance(entry, dict)]
+    if odd:
+        raise ValueError(f"the array '{odd[0]}'")
     found: dict[str, tuple[tuple[str, ...], tuple[int | None, ...]]] = {
         "indptr": (("<i8",), (n + 1,)),
         "indices": (("<i4",), (edges,)),
@@ -294,8 +298,9 @@ def reserve(path: Path) -> None:
 
 def cache_folder(stored: Stored) -> Path:
     """Where what is derived from a graph on disk is kept: beside it, or with the user's own if that is not allowed."""
-    if os.access(stored.folder, os.W_OK):
-        return stored.folder / "cache"
+    beside = stored.folder / "cache"  # perhaps another user's
+    if os.access(beside if beside.exists() else stored.folder, os.W_OK):
+        return beside
     return user_cache() / "stored" / stored.fingerprint[:16]
 
 

@@ -55,6 +55,12 @@ def parse_memory(text: str) -> int:
     return int(float(found[1]) * UNITS[found[2]])
 
 
+def check_memory(memory: int) -> None:
+    """Raise if sorting would not come to an end in so little memory."""
+    if memory < LEAST_MEMORY:
+        raise InputError(f"--memory: {memory:,} bytes; expected at least {LEAST_MEMORY >> 20} MB")
+
+
 def convert(
     source: str | Path,
     out: str | Path,
@@ -73,8 +79,7 @@ def convert(
 
     out = Path(out)
     refuse_existing(out)
-    if memory < LEAST_MEMORY:
-        raise InputError(f"--memory: {memory:,} bytes; expected at least {LEAST_MEMORY >> 20} MB")
+    check_memory(memory)
     if find_dataset(source) is None and Path(source).is_dir() and not is_graph_folder(Path(source)):
         convert_folder(Path(source), out, memory=memory, directed=directed, half=half, say=say)
     else:

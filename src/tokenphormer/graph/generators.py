@@ -45,7 +45,10 @@ SIGNAL = 1.0
 
 @dataclass(frozen=True)
 class BlockModel:
-    """A degree-corrected block model with features and labels. `degree` is the mean before repeated edges merge."""
+    """A degree-corrected block model with features and labels.
+
+    `degree` is the mean before repeated edges merge; an odd one counts as the even one below, as D/2 edges are drawn.
+    """
 
     num_nodes: int
     degree: int = 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ class Graph:
         """The node index of a user's own name; unknown names are an error that offers the nearest ones."""
         if self.node_ids is None:
             found = _as_index(node_id)
-        elif self.stored is not None:
+        elif self.stored is not None and self.node_ids is self.stored.content[5]:
             from tokenphormer.graph.id_table import find_stored
 
             found = find_stored(self.stored, self.node_ids, str(node_id))
@@ -239,6 +240,7 @@ class Graph:
         """
         source, target, n = _check_edges(edge_index, num_nodes)
         weight = _check_weights(edge_weight, len(source))
+        directed, splits = bool(directed), tuple(splits)  # NumPy's truth has no place in a fingerprint
         notes = []
         loops = source == target
         if loops.any() and not self_loops:
@@ -368,7 +370,10 @@ def _check_edges(edge_index: ArrayLike, num_nodes: int | None) -> tuple[NDArray[
         raise InputError(f"edge_index: expected integers, got {edges.dtype}{hint}")
     edges = edges.astype(np.int64, copy=False)
     highest = int(edges.max()) if edges.size else -1
-    n = highest + 1 if num_nodes is None else int(num_nodes)
+    try:
+        n = highest + 1 if num_nodes is None else index(num_nodes)
+    except TypeError as error:
+        raise InputError(f"num_nodes: {num_nodes!r}; expected a whole number") from error
     if n < 1:
         raise InputError("the graph has no node; give edges, or num_nodes of at least 1")
     if n > MAX_NODES:
@@ -387,14 +392,20 @@ def _check_loaded(graph: Graph, path: str | Path) -> None:
     ok = n >= 1 and graph.indptr[0] == 0 and graph.indptr[-1] == len(columns) and (graph.degree >= 0).all()
     ok = ok and (not columns.size or (columns.min() >= 0 and columns.max() < n))
     ok = ok and graph.y.shape == (n,) and graph.y.min() >= -1 and graph.y.max() < graph.num_classes
-    weight = graph.edge_weight
-    ok = ok and (weight is None or (weight.shape == columns.shape and (np.isfinite(weight) & (weight > 0)).all()))
+    weight, x = graph.edge_weight, graph.x
+    ok = ok and (weight is None or (weight.shape == columns.shape and _are_finite(weight) and (weight > 0).all()))
     ok = ok and (graph.node_ids is None or graph.node_ids.shape == (n,))
-    ok = ok and (graph.x is None or graph.x.shape[0] == n)
+    ok = ok and (x is None or (x.ndim == 2 and x.shape[0] == n))
+    ok = ok and (x is None or _are_finite(x if isinstance(x, np.ndarray) else x.data))
+    ok = ok and all(isinstance(name, str) for name in graph.class_names)
     if not ok:
         raise InputError(f"{path}: its arrays do not make a graph of {n} nodes and {len(columns)} edges")
     for split in graph.splits:
         split.check(graph)
+
+
+def _are_finite(values: NDArray[Any]) -> bool:
+    return values.dtype.kind in "iuf" and bool(np.isfinite(values).all())
 
 
 def _check_weights(edge_weight: ArrayLike | None, count: int) -> NDArray[np.float64] | None:
@@ -474,8 +485,8 @@ def _check_features(x: object, n: int) -> Features | None:
                 matrix = values = np.array(given, dtype=np.float32)
         except (ValueError, TypeError) as error:
             raise InputError(f"x: expected numbers, one row a node ({error})") from error
-        if matrix.ndim != 2:
-            raise InputError(f"x: expected shape (nodes, features), got {matrix.shape}")
+    if matrix.ndim != 2:
+        raise InputError(f"x: expected shape (nodes, features), got {matrix.shape}")
     if matrix.shape[0] != n:
         raise InputError(f"x: {matrix.shape[0]} rows, but the graph has {n} nodes")
     if not np.isfinite(values).all():
@@ -537,7 +548,11 @@ def _check_ids(node_ids: ArrayLike | None, n: int) -> NDArray[np.str_] | None:
     names: Any = node_ids if isinstance(node_ids, list | tuple) else given.ravel()
     if any("\0" in str(name) for name in names):
         raise InputError("node_ids: an id has a NUL character, which an id may not have")
-    ids = given.astype(np.str_)
+    try:
+        ids = (given.astype(object) if given.dtype.kind == "T" else given).astype(np.str_)  # T: NumPy's own strings
+    except UnicodeDecodeError as error:
+        raise InputError(f"node_ids: expected strings, got bytes that are not ASCII ({error}); decode them") from error
+    ids = ids.astype(ids.dtype.newbyteorder("<"), copy=False)  # as a graph on disk has them
     if ids.shape != (n,):
         raise InputError(f"node_ids: expected shape ({n},), one id a node, got {ids.shape}")
     unique, counts = np.unique(ids, return_counts=True)

@@ -99,7 +99,7 @@ def write_folder(
     nodes = _nodes_to_write(graph, split)
     edges = _edges_to_write(graph)
     _write_table(folder / f"edges.{table}", edges)
-    if graph.x is not None:
+    if graph.x is not None and graph.num_features:  # features of no width are none, and no file of theirs is read
         with atomic_path(folder / "features.npz") as temporary, temporary.open("wb") as file:
             if isinstance(graph.x, np.ndarray):
                 np.savez_compressed(file, x=graph.x)

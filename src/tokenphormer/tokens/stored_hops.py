@@ -8,6 +8,7 @@ multiplied a block of rows at a time and stay sparse. The numbers are those of `
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from numba import njit, prange
 from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError, ResourceError
-from tokenphormer.files import atomic_path, partial_path
+from tokenphormer.files import NO_LOCKS, atomic_path, partial_path
 from tokenphormer.graph import Graph
 from tokenphormer.graph.disk import cache_folder, cache_name, map_array, release, reserve, row_blocks, sparse_rows
 from tokenphormer.graph.disk_writer import ArrayWriter
@@ -266,7 +267,14 @@ def _write_sparse(graph: Graph, x: Any, normalisation: Normalisation, path: Path
                 indptr.append(rows.indptr[1:].astype(np.int64) + data.rows)
                 data.append(rows.data)
                 indices.append(rows.indices)
-        partial.rename(path)
+        for array in partial.iterdir():
+            with array.open("rb") as file:
+                os.fsync(file.fileno())
+        try:
+            partial.rename(path)
+        except OSError:  # where there are no locks, another process may have been quicker
+            if not (path / "indptr.npy").exists():
+                raise
     except OSError as error:
         raise ResourceError(
             f"cannot write {path}: {error.strerror or error}; hop features of sparse features can grow large, "
@@ -312,7 +320,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     """Processes that train on the same graph at once make its hop features once."""
     try:
         import fcntl
-    except ImportError:  # each then makes its own, and one of them stays
+    except ImportError:  # without locks each makes its own, and one of them stays
         yield
         return
     try:
@@ -321,5 +329,9 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise ResourceError(f"cannot write {folder}: {error.strerror or error}") from error
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
         yield

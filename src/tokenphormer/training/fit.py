@@ -147,7 +147,7 @@ def _check_features(graph: Graph, config: Config, say: Callable[[str], None]) ->
     x: Any = graph.x
     if not graph.num_features:
         return
-    if graph.stored is not None:
+    if graph.stored is not None and x is graph.stored.content[3]:
         highest, spread = graph.stored.feature_max, graph.stored.feature_spread
     else:
         highest, spread = float(abs(x).max()), float((x.max(axis=0) - x.min(axis=0)).max())

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 Backend = Literal["auto", "reference", "portable", "numba", "triton"]
 STORED: tuple[Literal["indptr"], Literal["indices"]] = ("indptr", "indices")
+MOST = 2**31 - 1
+"""The highest number of walks, of steps and of hops that can be asked for."""
+MOST_STEPS = 2**59
+"""Steps of all walks together: four bytes each, and the starts beside them, stay below 2⁶³ bytes."""
 BACKENDS: tuple[Backend, ...] = ("auto", "reference", "portable", "numba", "triton")
 
 Rows = tuple[NDArray[np.signedinteger], NDArray[np.int32], NDArray[np.int64] | None]
@@ -226,10 +230,18 @@ def check_request(
     for name, value in (("num_walks", num_walks), ("length", length), ("jump_radius", jump_radius)):
         if not _is_whole(value) or value < 1:
             raise InputError(f"{name}: {value!r}; expected a whole number of at least 1")
+        if value > MOST:
+            raise InputError(f"{name}: {value!r}; expected at most {MOST}")
     if not _is_whole(seed):
         raise InputError(f"seed: {seed!r}; expected a whole number")
-    if nodes is None:
-        return None
+    starts = None if nodes is None else _check_starts(graph, nodes)
+    count = graph.num_nodes if starts is None else len(starts)
+    if count * int(num_walks) * int(length) > MOST_STEPS:
+        raise InputError(f"{num_walks} walks of {length} steps from {count} nodes are more than an array can hold")
+    return starts
+
+
+def _check_starts(graph: Graph, nodes: ArrayLike) -> NDArray[np.int64]:
     starts = np.asarray(nodes)
     if starts.size == 0:
         return np.zeros(0, dtype=np.int64)
@@ -266,7 +278,7 @@ def check_device(device: str | torch.device) -> torch.device:
 
     try:
         where = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise InputError(f"device: {device!r}; expected 'cpu', 'cuda' or 'cuda:0' and so on") from error
     try:
         torch.empty(0, device=where)
