@@ -240,6 +240,8 @@ class Graph:
         """
         source, target, n = _check_edges(edge_index, num_nodes)
         weight = _check_weights(edge_weight, len(source))
+        if isinstance(splits, Split):
+            raise InputError("splits: expected several, got one; give (split,)")
         directed, splits = bool(directed), tuple(splits)  # NumPy's truth has no place in a fingerprint
         notes = []
         loops = source == target
@@ -412,6 +414,7 @@ def _check_weights(edge_weight: ArrayLike | None, count: int) -> NDArray[np.floa
     if edge_weight is None:
         return None
     try:
+        _refuse_complex(edge_weight)
         weight = np.asarray(edge_weight, dtype=np.float64)
     except (ValueError, TypeError) as error:
         raise InputError(f"edge_weight: expected numbers ({error})") from error
@@ -474,17 +477,15 @@ def _check_features(x: object, n: int) -> Features | None:
         x = _from_torch(x)
     matrix: Features
     given: Any = x
-    if sp.issparse(x):
+    try:
+        _refuse_complex(given)
         with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused below
-            matrix = sp.csr_array(given).astype(np.float32)
+            matrix = sp.csr_array(given).astype(np.float32) if sp.issparse(x) else np.array(given, dtype=np.float32)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"x: expected numbers, one row a node ({error})") from error
+    if not isinstance(matrix, np.ndarray):
         matrix.sum_duplicates()
-        values = matrix.data
-    else:
-        try:
-            with np.errstate(over="ignore"):
-                matrix = values = np.array(given, dtype=np.float32)
-        except (ValueError, TypeError) as error:
-            raise InputError(f"x: expected numbers, one row a node ({error})") from error
+    values = matrix if isinstance(matrix, np.ndarray) else matrix.data
     if matrix.ndim != 2:
         raise InputError(f"x: expected shape (nodes, features), got {matrix.shape}")
     if matrix.shape[0] != n:
@@ -493,6 +494,12 @@ def _check_features(x: object, n: int) -> Features | None:
         row, column = _first_not_finite(matrix)
         raise InputError(f"x, row {row}, column {column}: not a finite float32 number")
     return matrix
+
+
+def _refuse_complex(values: Any) -> None:
+    """Raise where NumPy would take the real parts alone."""
+    if np.iscomplexobj(values):
+        raise TypeError("these are complex")
 
 
 def _first_not_finite(matrix: Features) -> tuple[int, int]:
