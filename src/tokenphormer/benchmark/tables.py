@@ -34,6 +34,8 @@ MARKS = (
 """One of them is in every file that tables are written to."""
 MOST = 0.75
 """Share of the methods run on a dataset that have had its budget; those that have not are marked."""
+LUCKY = 3.0
+"""Points of validation accuracy that a chosen trial may have more than the final runs before its cell says so."""
 Difference = tuple[float, float, float]
 """A mean and the ends of its 95 % interval."""
 
@@ -60,6 +62,8 @@ class CellResult:
     """How the trials were judged, as in `Job`."""
     short: str = ""
     """How its search was smaller than that of most methods; empty if it was not."""
+    luck: float | None = None
+    """Validation accuracy of the trial that was chosen minus that of the final runs: what a search saw by luck."""
     differences: Mapping[str, Difference] = field(default_factory=dict)
     """For each reference, the mean paired difference to it on the splits both ran on, and its 95 % interval."""
     paper: tuple[float, float] | None = None
@@ -78,6 +82,11 @@ class CellResult:
     def column(self) -> str:
         """The head of its column."""
         return column_of(self.dataset, self.protocol)
+
+    @property
+    def lucky(self) -> bool:
+        """Whether its settings were chosen for what they seldom do."""
+        return self.luck is not None and self.luck > LUCKY
 
 
 Cells = Mapping[tuple[str, str], CellResult]
@@ -144,7 +153,8 @@ def cell_results(
                     rows_of[method], finals[method], method, dataset, protocol, searches[method][0], references
                 )
                 short = _shortfall(cell.trials, searches[method][1], trials, searched) if cell.n else ""
-                cell = replace(cell, search_splits=searches[method][1], judged=judged, short=short)
+                luck = _luck(rows_of[method], finals[method], *searches[method]) if cell.n else None
+                cell = replace(cell, search_splits=searches[method][1], judged=judged, short=short, luck=luck)
                 if not rows_of[method] and any(row["model"] == method for row in here):
                     cell = replace(cell, reason="its rows are of other defaults")
                 found.append(cell)
@@ -235,6 +245,13 @@ def _shortfall(trials: int, splits: int, most_trials: int, most_splits: int) -> 
     return ", ".join([*told, judged] if splits < most_splits else told)
 
 
+def _luck(rows: list[Row], finals: list[Row], budget: int, splits: int) -> float | None:
+    """How many points of validation accuracy the chosen trial has more than the final runs, on the mean."""
+    best = best_trial(_trials(rows), budget, splits)
+    done = [row["val_accuracy"] for row in finals if row["status"] == "done" and row.get("val_accuracy") is not None]
+    return None if best is None or not done else 100 * float(best["val_accuracy"] - np.mean(done))
+
+
 def _trials(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row["kind"] == "trial"]
 
@@ -314,7 +331,8 @@ def markdown(cells: list[CellResult]) -> str:
         "Test accuracy in percent, mean ± standard deviation over splits (their number in brackets unless it is 10).",
         "Every cell says whether it was *re-run* here, is *from the paper*, *did not run*, or was *not run yet*;",
         "where the paper has a figure it stands beside ours in italics. The best that was re-run is bold. Marked are",
-        "searches that were smaller than those of most methods.",
+        "searches that were smaller than those of most methods, and *lucky* ones, where the trial that was chosen had",
+        f"over {LUCKY:.0f} points more on validation nodes than the final runs: better settings may have been missed.",
         "",
         *head,
     ]
@@ -343,7 +361,7 @@ def _text(cell: CellResult, best: float | None) -> str:
     text = f"{cell.mean:.2f}{spread}"
     ours = (
         f"**{text}**" if cell.mean == best else text
-    ) + f"{count} <sup>{', '.join(filter(None, ('re-run', cell.short)))}</sup>"
+    ) + f"{count} <sup>{', '.join(filter(None, ('re-run', cell.short, 'lucky search' if cell.lucky else '')))}</sup>"
     return "; ".join(part for part in (ours, paper) if part)
 
 
@@ -382,6 +400,8 @@ def notes(cells: list[CellResult]) -> list[str]:
         searched = f"search of {trials} trials a method, on validation of {which}{half}"
         lines.append(f"{column}: {here[0].protocol} splits; {searched if ran else 'nothing re-run yet'}")
     lines += [f"{entry(c.method).title} on {c.column}: {c.short} alone" for c in cells if c.short]
+    lucky = "points more on validation nodes in the trial that was chosen than in the final runs"
+    lines += [f"{entry(c.method).title} on {c.column}: {c.luck:.1f} {lucky}" for c in cells if c.lucky]
     lines += [f"{entry(c.method).title} on {c.column}, {c.status}: {c.reason}" for c in cells if c.reason]
     return lines
 
