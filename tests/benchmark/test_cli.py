@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,13 @@ def test_all_methods_by_default(here: Cli) -> None:
 )
 def test_bad_input_is_one_line_and_leaves_nothing(here: Cli, arguments: tuple[object, ...], message: str) -> None:
     assert_refused(here("benchmark", *SMALL, "--out", "rows", *arguments), 2, message)
+    assert not Path("rows").exists()
+
+
+def test_without_optuna(here: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    told = "a search needs Optuna: pip install 'tokenphormer[benchmark]'"
+    assert_refused(here("benchmark", *SMALL, "--out", "rows"), 2, told)
     assert not Path("rows").exists()
 
 

@@ -23,7 +23,7 @@ from tokenphormer.benchmark import workers as processes
 from tokenphormer.benchmark.methods import complete, current_rows, entry, offer
 from tokenphormer.benchmark.rows import Row, append_row, config_hash, read_rows
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, OwnGraph, dataset, run, split_of, values_tuple
-from tokenphormer.benchmark.search import Search, best_values, rows_by_trial, values_of
+from tokenphormer.benchmark.search import Search, best_values, find_optuna, rows_by_trial, values_of
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.files import NO_LOCKS
 from tokenphormer.graph.datasets import DATASETS, load_graph, passed_over
@@ -227,6 +227,7 @@ def fill(
 ) -> int:
     """Run what is missing until the grid is full or the time is up; how many runs were added to `out`/rows.jsonl."""
     processes.check_workers(workers)
+    find_optuna()  # before a file is made
     check_data(plan, (*range(plan.splits), *range(SEARCH_SPLITS, SEARCH_SPLITS + plan.search_splits)))
     path, elsewhere = out / "rows.jsonl", read_rows(merge, say)
     check_rows(plan, elsewhere)

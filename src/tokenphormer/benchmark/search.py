@@ -24,16 +24,21 @@ DRAWS = 20
 """How often values are drawn anew that were tried before; a small space may have no others."""
 
 
+def find_optuna() -> Any:
+    """The package that searches, or what to do if it is not there."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise InputError("a search needs Optuna: pip install 'tokenphormer[benchmark]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
 class Search:
     """The search of one method on one dataset; each trial is judged on `splits` splits."""
 
     def __init__(self, model: str, dataset: str, rows: list[Row], splits: int = 1) -> None:
-        try:
-            import optuna
-        except ImportError as error:
-            raise InputError("a search needs Optuna: pip install 'tokenphormer[benchmark]'") from error
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._optuna: Any = optuna
+        self._optuna = optuna = find_optuna()
         self._name = f"{model} {dataset}"
         self.space, self.starts, self._unnamed = entry(model).space, entry(model).starts, unnamed_values(model)
         # Optuna takes plain values alone, so a choice is known by its place.
