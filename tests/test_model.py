@@ -10,12 +10,13 @@ import scipy.sparse as sp
 import torch
 
 from tests import slow_model
+from tokenphormer import model as model_module
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
-from tokenphormer.model import ModelSettings, Tokenphormer, WideAttention, dropout
+from tokenphormer.model import EncoderLayer, ModelSettings, Tokenphormer, WideAttention, dropout
 from tokenphormer.tokens import TokenSettings, TokenSource
 from tokenphormer.tokens import source as source_module
-from tokenphormer.tokens.encodings import laplacian_eigenvectors
+from tokenphormer.tokens.encodings import laplacian_eigenvectors, return_probabilities
 
 
 def small_graph(sparse: bool = False, directed: bool = False, weights: bool = False) -> Graph:
@@ -45,6 +46,8 @@ CASES = [
         ModelSettings(hidden_channels=8, num_heads=2),
         {"sparse": True, "weights": True},
     ),
+    # Walks that end on the way: their mean is over the nodes they did visit.
+    (TokenSettings(num_walks=8, walk_length=5), ModelSettings(hidden_channels=8), {"directed": True}),
     (TokenSettings(num_walks=0, num_hops=1), ModelSettings(hidden_channels=8), {}),
     (TokenSettings(num_walks=0, num_hops=0), ModelSettings(hidden_channels=8), {}),
     (TokenSettings(num_walks=3, num_hops=0), ModelSettings(hidden_channels=512, dropout=0.3), {}),
@@ -168,6 +171,16 @@ def test_fresh_walks_and_votes_are_other_walks_and_reproducible() -> None:
     assert not torch.equal(walks(fresh, 1), walks(fresh, 2))
     assert torch.equal(walks(fresh, 1), walks(fresh, 1))
     assert not torch.equal(walks(fixed), walks(fixed, draw=1))
+    for number in (1, 2, 3):
+        assert not torch.equal(walks(fresh, draw=number), walks(fresh, number)), "a vote is by walks not trained on"
+
+
+def test_fresh_walks_of_one_seed_are_not_those_of_the_next() -> None:
+    settings = TokenSettings(num_walks=6, fresh_walks=True)
+    first, second = (TokenSource(small_graph(), settings, seed=seed) for seed in (1, 2))
+    first.begin_epoch(2)
+    second.begin_epoch(1)
+    assert not torch.equal(first.walks(torch.arange(20)), second.walks(torch.arange(20)))
 
 
 def test_signs_flip_in_training_only() -> None:
@@ -264,3 +277,100 @@ def test_dropout_on_a_cpu(share: float) -> None:
 
 def test_dropout_of_nearly_all() -> None:
     assert dropout(torch.ones(100), 1 - 1e-9).isfinite().all()
+
+
+@pytest.mark.parametrize("n", [40, 700])  # decomposed whole, and by Lanczos
+def test_eigenvectors_are_the_smoothest_but_the_first_and_know_no_direction(n: int) -> None:
+    graph = Graph.from_edges([range(n - 1), range(1, n)], directed=True)
+    found = laplacian_eigenvectors(graph, 2).astype(np.float64)
+    degree = np.full(n, 2.0)
+    degree[[0, -1]] = 1
+    product = found - np.array([_neighbour_sum(found / np.sqrt(degree)[:, None], v) for v in range(n)]) / np.sqrt(
+        degree
+    ).reshape(-1, 1)
+    values = 1 - np.cos(np.pi * np.array([1, 2]) / (n - 1))  # those of a path
+    np.testing.assert_allclose(product, found * values, atol=1e-4)
+    assert (found[np.abs(found).argmax(axis=0), [0, 1]] > 0).all()
+
+
+def _neighbour_sum(rows: np.ndarray, node: int) -> np.ndarray:
+    return rows[[u for u in (node - 1, node + 1) if 0 <= u < len(rows)]].sum(axis=0)
+
+
+def test_return_probabilities_are_the_diagonals_of_powers() -> None:
+    graph = small_graph(directed=True, weights=True)
+    assert graph.edge_weight is not None
+    P = np.zeros((23, 23))
+    P[np.repeat(np.arange(23), graph.degree), graph.indices] = graph.edge_weight
+    P /= np.maximum(P.sum(axis=1, keepdims=True), 1e-30)
+    expected = np.stack([np.diag(np.linalg.matrix_power(P, k)) for k in (1, 2, 3)], axis=1)
+    np.testing.assert_allclose(return_probabilities(graph, 3), expected, atol=1e-6)
+    assert len({tuple(column) for column in expected.T.tolist()}) == 3
+
+
+def test_shares_of_walks_are_rounded_as_they_are_written() -> None:
+    """10 · 0.15 is 1.5, as 10 · 0.05 is 0.5, whatever is left of them in binary: the first of equals is rounded up."""
+    counts = TokenSettings(num_walks=10, walk_ratios=(0.05, 0.15, 0.7, 0.1)).walk_counts
+    assert list(counts.values()) == [1, 1, 7, 1]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_three_places_of_dropout(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After attention, in the feed-forward network and after it: what is dropped whole at one of them is gone."""
+    torch.manual_seed(0)
+    layer = EncoderLayer(ModelSettings(hidden_channels=8, ffn_channels=12, dropout=0.3, attention_dropout=0.0))
+    H = torch.randn(2, 5, 8)
+    shares: list[float] = []
+
+    def drop_whole(x: torch.Tensor, share: float) -> torch.Tensor:
+        shares.append(share)
+        return x * 0 if len(shares) == place + 1 else x
+
+    monkeypatch.setattr(model_module, "dropout", drop_whole)
+    found = layer.plain_forward(H)
+    assert shares == [0.3, 0.3, 0.3]
+    attended = layer.output(layer.attend(layer.query_key_value(layer.attention_norm(H))))
+    middle = H if place == 0 else H + attended
+    widened = torch.nn.functional.gelu(layer.widen(layer.ffn_norm(middle)))
+    branch = 0 if place == 2 else layer.narrow(widened * 0 if place == 1 else widened)
+    torch.testing.assert_close(found, middle + branch)
+    shares.clear()
+    layer.eval().plain_forward(H)
+    assert shares == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("width", [4, 260])  # torch's own attention, and that of wide heads
+def test_attention_weights_are_dropped_in_training_only(width: int) -> None:
+    torch.manual_seed(0)
+    layer = EncoderLayer(ModelSettings(hidden_channels=width, dropout=0.0, attention_dropout=0.5))
+    qkv = torch.randn(1, 4, 3 * width)
+    with torch.no_grad():
+        plain = layer.eval().attend(qkv)
+        torch.testing.assert_close(plain, layer.attend(qkv))
+        drawn = torch.stack([layer.train().attend(qkv) for _ in range(1000)])
+    assert drawn.std(dim=0).min() > 0.001
+    assert (drawn.mean(dim=0) - plain).abs().max() < 6 * drawn.std(dim=0).max() / 1000**0.5
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_features_are_dropped_in_training_only_in_every_token(whole: bool) -> None:
+    shape = ModelSettings(hidden_channels=8, feature_dropout=0.5)
+    model, source = build(TokenSettings(num_walks=3), shape, small_graph(), whole)
+    batch = source.batch(torch.tensor([0, 7]))
+    with torch.no_grad():
+        torch.nn.init.zeros_(model.self_part.weight)  # of W₂x alone, so that every token is seen by itself
+        plain = model.embed(batch)
+        assert torch.equal(plain, model.embed(batch))
+        drawn = torch.stack([model.train().embed(batch) for _ in range(20)])
+    assert (drawn.std(dim=0).amax(dim=2) > 0).all()
+
+
+def test_the_bias_of_keys_has_no_gradient() -> None:
+    """Softmax does not see it; what rounding leaves, Adam would make steps of full size of."""
+    torch.manual_seed(0)
+    layer = EncoderLayer(ModelSettings(hidden_channels=8))
+    layer.eval()(torch.randn(2, 5, 8)).square().sum().backward()
+    gradient = layer.query_key_value.bias.grad
+    assert (gradient[8:16] == 0).all()
+    assert (gradient[:8] != 0).all()
+    assert (gradient[16:] != 0).all()

@@ -246,3 +246,25 @@ def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"pip install 'tokenphormer\[benchmark\]'"):
         Search("mlp", "cora", [])
+
+
+def test_a_trial_that_failed_on_one_of_its_splits_did_not_run() -> None:
+    good = [trial(0, split=split, val_accuracy=0.4, val_loss=loss) for split, loss in ((100, 1.0), (101, 2.0))]
+    half = [
+        trial(1, val_accuracy=0.9, values={"dropout": 0.7}),
+        trial(1, split=101, status="failed", values={"dropout": 0.7}),
+    ]
+    assert trials_by_number(good + half, 2)[1]["status"] == "failed"
+    assert best_values(good + half, 2, splits=2) == {}
+    assert best_values(good + half, 2, splits=1) == {"dropout": 0.7}
+    assert trials_by_number(good, 2)[0]["val_loss"] == 1.5
+    assert trials_by_number(half[:1], 2) == {}
+
+
+def test_a_trial_is_of_one_set_of_values_on_all_its_splits() -> None:
+    """Of machines that tried other values under one number, the splits of one do not fill the gaps of another."""
+    ours = trial(0, time=3.0, val_accuracy=0.5)
+    other = [trial(0, split=split, time=9.0, val_accuracy=0.9, values={"dropout": 0.7}) for split in (100, 101)]
+    assert trials_by_number([ours, *other], 2) == {}
+    same = trial(0, split=101, time=20.0, val_accuracy=0.3)
+    assert trials_by_number([*other, same, ours], 2)[0]["val_accuracy"] == pytest.approx(0.4)

@@ -89,3 +89,9 @@ def test_occlusion_is_of_the_predicted_class() -> None:
         keep[0, 1] = False  # the first hop, which has no equals
         left = reading.of_kept(np.array([b]), keep)[0, winner]
         assert scores[b, 1] == pytest.approx(reading.probabilities[b, winner] - left, abs=1e-6)
+
+
+def test_shares_of_few_units_are_rounded_to_the_nearest() -> None:
+    deletion, insertion = kept_units(np.array([1.0, 3.0])).reshape(2, 11, 2).sum(axis=2)
+    assert insertion.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2]  # of 2 units, 0.6 and more are one, 1.6 are two
+    assert deletion.tolist() == (2 - insertion).tolist()

@@ -28,10 +28,11 @@ from tokenphormer.explain.occlusion import (
     equal_tokens,
     group_drops,
     node_drops,
+    score_drops,
     step_drops,
     token_drops,
 )
-from tokenphormer.explain.reading import Mixture, Reading, project_rows, read
+from tokenphormer.explain.reading import Mixture, Reading, all_final_scores, project_rows, read
 from tokenphormer.graph import Graph
 from tokenphormer.hops import propagation_matrix
 from tokenphormer.training.loop import predict
@@ -205,3 +206,15 @@ def test_tokens_with_scores_that_are_passed_on() -> None:
                 before, after = (F.softmax((passing @ scores)[node], dim=0) for scores in (own, changed))
                 np.testing.assert_allclose(drop, before - after, rtol=0, atol=1e-5)
             assert np.abs(drops).max() > 1e-3
+
+
+@pytest.mark.parametrize("temperature", [0.5, 3.0])
+def test_added_scores_are_taken_away_before_the_temperature(temperature: float) -> None:
+    method = method_of(awkward_graph(), score_hops=2)
+    method.temperature = temperature
+    reading = read(method, np.array([0]), final_scores=all_final_scores(method, 0))
+    added = torch.tensor([[0.0, 0.0, 0.0], [1.0, -0.5, 0.2]])
+    drops = score_drops(reading, added)
+    left = F.softmax((reading.final_scores - added[1]) / temperature, dim=1).numpy()
+    np.testing.assert_allclose(drops[0], 0, atol=1e-6)
+    np.testing.assert_allclose(drops[1], (reading.probabilities - left)[0], atol=1e-6)

@@ -113,6 +113,13 @@ def test_class_balanced_trains_on_as_many_of_every_class() -> None:
     assert np.array_equal(everything(split), np.arange(2708))
 
 
+def test_class_balanced_rounds_its_share() -> None:
+    y = labels(CLASS_COUNTS["citeseer"])
+    split = class_balanced_split(y)
+    assert np.bincount(y[split.train]).tolist() == [264, 333, 333, 333, 333, 333]  # 0.6 · 3327 / 6 = 332.7
+    assert len(split.val) == 665  # 0.2 · 3327 = 665.4
+
+
 @pytest.mark.parametrize("protocol", ["stratified", "two-stage", "class-balanced"])
 def test_unlabelled_nodes_are_in_no_part(protocol: str) -> None:
     y = labels((40, 30, 20))

@@ -62,6 +62,15 @@ def test_in_pieces_it_is_the_plain_one(monkeypatch: pytest.MonkeyPatch, piece: i
         torch.testing.assert_close(exact, plain, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("piece", PIECES)
+def test_of_equal_scores_the_first_counts_whatever_the_pieces(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(softmax, "PIECE_ELEMENTS", piece)
+    states, table, bias, target = inputs()
+    for name in ("plain", "exact"):
+        _, right = getattr(softmax, name)(states, table * 0, bias * 0, target)
+        assert right.tolist() == (target == 0).tolist()
+
+
 def test_gradients_are_those_of_finite_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(softmax, "PIECE_ELEMENTS", 4 * M)
     *leaves, target = inputs()

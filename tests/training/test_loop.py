@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,21 @@ def test_the_best_weights_are_a_copy() -> None:
         for parameter in trainer.method.module.parameters():
             parameter.add_(1.0)
     assert_equal(trainer.best, kept)
+
+
+def test_dropout_is_another_in_every_epoch_and_with_every_seed() -> None:
+    runs: list[list[float]] = []
+
+    class Drawing(LinearMethod):
+        def loss(self, nodes: Tensor, criterion: Callable[[Tensor], Tensor]) -> Tensor:
+            runs[-1].append(float(torch.rand(())))
+            return super().loss(nodes, criterion)
+
+    for seed in (0, 1, 0):
+        runs.append([])
+        linear_trainer(Drawing(), max_epochs=4, seed=seed).run()
+    assert runs[0] == runs[2]
+    assert len({*runs[0], *runs[1]}) == 8
 
 
 # ---------------------------------------------------------------- one update, against plain torch
@@ -212,6 +228,16 @@ def test_options_of_the_loss_change_it() -> None:
     assert norms[-1] == 0.01
 
 
+@pytest.mark.parametrize("changes", [{"label_smoothing": 0.3}, {"class_weights": "balanced"}])
+def test_validation_is_judged_by_the_plain_loss(changes: dict[str, object]) -> None:
+    trainer = linear_trainer(LinearMethod(), max_epochs=1, **changes)
+    trainer.run()
+    with torch.no_grad():
+        scores = trainer.method.scores(trainer.val_nodes)
+    expected = F.cross_entropy(scores, CLASSES[16:]).item()
+    assert trainer.progress.history[0]["val_loss"] == pytest.approx(expected, abs=1e-6)
+
+
 def test_weights_of_absent_classes_and_even_ones() -> None:
     nodes = np.arange(4)
     labelled = Labelled(nodes, np.array([0, 0, 0, 2]))
@@ -230,6 +256,8 @@ def test_every_batch_of_an_epoch_is_new_and_whole() -> None:
         assert sorted(node for batch in batches for node in batch) == list(range(16))
     assert epochs[0] == epochs[2]
     assert epochs[0] != epochs[1]
+    another = linear_trainer(method, batch_size=7, max_epochs=1, seed=1)
+    assert epochs[0] != [torch.cat(batch).tolist() for batch in another._training_batches(1)]
 
 
 def test_micro_batches_of_the_real_method_add_up() -> None:

@@ -144,3 +144,47 @@ def test_nothing_is_learned_where_no_scores_are_passed_on() -> None:
     assert method.module.score_weights is None
     assert not method.passes_scores
     assert method.score_weights.tolist() == [1.0]
+
+
+def test_disagreement_by_hand() -> None:
+    """Of (0.8, 0.2) twice, the sharpened mean is (0.64, 0.04) / 0.68: both are 0.8 − 0.9412 away from it."""
+    scores = torch.tensor([[0.8, 0.2]]).log().requires_grad_()
+    found = disagreement([scores, scores.detach()])
+    assert found.item() == pytest.approx(2 * (0.8 - 0.64 / 0.68) ** 2, rel=1e-4)
+    (gradient,) = torch.autograd.grad(found, scores)
+    # The target stands still: d/dp of (p − t)² and (1 − p − 1 + t)², half of it each, through softmax, p(1 − p).
+    expected = 0.5 * 4 * (0.8 - 0.64 / 0.68) * 0.8 * 0.2
+    torch.testing.assert_close(gradient, torch.tensor([[expected, -expected]]), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("score_hops", [0, 2])
+def test_both_scorings_are_held_against_the_labels(score_hops: int) -> None:
+    method = method_of(consistency=1e-9, score_hops=score_hops, dropout=0.5)
+    method.module.train()
+    nodes, seen = torch.arange(20), []
+
+    def criterion(scores: torch.Tensor) -> torch.Tensor:
+        seen.append(scores)
+        return torch.tensor(float(len(seen)))
+
+    assert method.loss(nodes, criterion).item() == pytest.approx((1 + 2) / 2)
+    assert [tuple(scores.shape) for scores in seen] == [(20, 3), (20, 3)]
+    assert not torch.equal(seen[0], seen[1])
+
+
+def test_nodes_that_are_to_agree_come_from_the_whole_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = method_of(consistency=1.0)
+    seen: list[list[int]] = []
+    plain = method.own_scores
+
+    def watched(nodes: torch.Tensor) -> torch.Tensor:
+        seen.append(nodes.tolist())
+        return plain(nodes)
+
+    monkeypatch.setattr(method, "own_scores", watched)
+    torch.manual_seed(0)
+    for _ in range(30):
+        method.loss(torch.arange(5), lambda scores: scores.sum())
+    assert all(nodes[:5] == list(range(5)) and len(nodes) == 10 for nodes in seen)
+    assert seen[::2] == seen[1::2]
+    assert len({node for nodes in seen for node in nodes}) > 40

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import shortest_path
 
-from tests.walks.graphs import AWKWARD, extreme_weights, random_graph, transition
+from tests.walks.graphs import AWKWARD, extreme_weights, random_graph, transition, weighted
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph import Graph
 from tokenphormer.graph.disk import open_graph
@@ -97,6 +97,9 @@ def test_walks_whose_attempts_run_out_are_drawn_from_the_law() -> None:
     np.testing.assert_array_equal(walks, expected.numpy())
     portable = sample_walks(graph, "non_backtracking_jump", 200, 3, nodes=[0], backend="portable")
     np.testing.assert_array_equal(walks, portable.numpy())
+    for backend in ("numba", "portable"):
+        chosen = sample_walks(graph, "non_backtracking_jump", 200, 3, nodes=[3, 0], backend=backend).numpy()
+        np.testing.assert_array_equal(chosen[1], walks[0], "whatever the place of a node among those asked for")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -169,6 +172,20 @@ def test_these_walks_never_change() -> None:
     }
 
 
+def test_walks_by_weights_never_change() -> None:
+    drawn = {kind: sample_walks(weighted(), kind, 1, 6, nodes=[0], seed=2025).flatten().tolist() for kind in KINDS}
+    assert drawn == {
+        "uniform": [0, 3, 4, 3, 4, 3, 4],
+        "non_backtracking": [0, 2, 1, 0, 2, 1, 4],
+        "jump": [0, 1, 4, 3, 4, 2, 1],
+        "non_backtracking_jump": [0, 4, 3, 1, 0, 3, 4],
+    }
+    rare = sample_walks(extreme_weights(), "non_backtracking_jump", 16, 2, nodes=[0], seed=2025)
+    assert rare[0, :, 2].tolist() == [3, 2, 3, 3, 3, 3, 3, 3, 2, 3, 3, 3, 3, 2, 2, 2], (
+        "drawn from the law, after as many attempts as ever"
+    )
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     edges=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=40),
@@ -216,6 +233,14 @@ def test_integer_weights_are_exact() -> None:
             assert parts.min() >= 1
             assert running[row][-1] < 2**61
             np.testing.assert_allclose(parts / running[row][-1], weight / weight.sum(), rtol=1e-12)
+
+
+def test_integer_weights_by_hand() -> None:
+    """Two of up to 2.5 < 2²: by 2⁶⁰⁻²⁻²; two of up to 1 < 2¹: by 2⁶⁰⁻²⁻¹, and what is too small for that is 1."""
+    graph = Graph.from_edges([[0, 0, 1, 1], [1, 2, 0, 2]], edge_weight=[1.0, 2.5, 1e-300, 1.0], directed=True)
+    running = integer_weights(graph)
+    assert running is not None
+    assert running.tolist() == [2**56, 2**56 + 5 * 2**55, 1, 1 + 2**57]
 
 
 @pytest.mark.parametrize("graph", AWKWARD, ids=lambda g: g.name)
