@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from tests.baselines.build import build, separable_graph
 from tests.baselines.dense import normalised, without_edges
 from tokenphormer.baselines import load_baseline
+from tokenphormer.benchmark.search import Search
 from tokenphormer.errors import InputError
 
 NAMES = ["gcn_tuned", "gat_tuned", "sage_tuned"]
@@ -65,3 +66,25 @@ def test_bad_settings() -> None:
         build("gcn_tuned", norm="group")
     with pytest.raises(InputError, match="hidden_channels: 9 cannot be shared by num_heads=2"):
         build("gat_tuned", hidden_channels=9)
+
+
+def test_searches_begin_with_what_the_paper_publishes() -> None:
+    """For Cora, Citeseer, Pubmed, Coauthor CS and Squirrel, in its own order: layers, width, dropout, rate, decay."""
+    keys = ("num_layers", "hidden_channels", "dropout", "learning_rate", "l2")
+    found = [[tuple(start[key] for key in keys) for start in load_baseline(name).starts] for name in NAMES]
+    assert [starts[0] for starts in found] == [
+        (3, 512, 0.7, 1e-3, 5e-4),
+        (3, 512, 0.2, 1e-3, 5e-4),
+        (3, 256, 0.7, 1e-3, 5e-4),
+    ]
+    assert [starts[3] for starts in found] == [
+        (2, 512, 0.3, 1e-3, 5e-4),
+        (1, 256, 0.3, 1e-3, 5e-4),
+        (2, 512, 0.5, 1e-3, 5e-4),
+    ]
+    for name in NAMES:
+        starts = load_baseline(name).starts
+        assert [(start["norm"], start["residual"]) for start in starts[3:]] == [("layer", True), ("batch", True)]
+        assert all(start["norm"] == "none" and start["weight_decay"] == 0.0 for start in starts[:3])
+        search = Search(name, "cora", [])
+        assert [search.ask(trial) for trial in range(6)] == [{}, *starts]

@@ -99,13 +99,20 @@ def test_a_setting_that_the_method_has_not(name: str, key: str) -> None:
         complete(entry(name), {key: 0.5})
 
 
-def test_a_search_space_with_a_key_the_model_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Mistyped(load_baseline("mlp")):  # type: ignore[misc]
-        space = MappingProxyType({"hiden_channels": (1, 2)})
-
-    monkeypatch.setattr(methods, "load_baseline", lambda name: Mistyped)
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        ("space", MappingProxyType({"hiden_channels": (1, 2)}), "its search space names"),
+        ("starts", ({}, {"hiden_channels": 2}), "a trial of its search names"),
+    ],
+)
+def test_a_search_with_a_key_the_model_has_not(
+    where: str, value: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistyped = type("Mistyped", (load_baseline("mlp"),), {where: value})
+    monkeypatch.setattr(methods, "load_baseline", lambda name: mistyped)
     entry.cache_clear()
-    with pytest.raises(InputError, match=r"mlp: its search space names 'hiden_channels', .* nearest: hidden_channels"):
+    with pytest.raises(InputError, match=rf"mlp: {said} 'hiden_channels', .* nearest: hidden_channels"):
         entry("mlp")
     entry.cache_clear()
 

@@ -96,6 +96,8 @@ class Baseline(nn.Module):
     """How the method is trained by default, where that differs from `FULL_GRAPH_TRAINING`."""
     space: ClassVar[Mapping[str, tuple[object, ...]]]
     """The values a search may choose from: keys are settings of the method, of training, or `normalise_features`."""
+    starts: ClassVar[tuple[Mapping[str, object], ...]] = ()
+    """What the first trials of a search change of the defaults, before any are drawn from the space."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()

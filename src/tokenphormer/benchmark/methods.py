@@ -129,10 +129,12 @@ def entry(name: str) -> Entry:
         cls = load_baseline(name)
         shared = {} if name in FEATURELESS else SHARED
         defaults = FULL_GRAPH_TRAINING | dict(cls.schedule) | STOPPING
-        found = Entry(name, cls.title, cls.paper, defaults, dict(cls.space) | shared)
+        found = Entry(name, cls.title, cls.paper, defaults, dict(cls.space) | shared, cls.starts)
     else:
         raise InputError(f"{name!r} is no method of the benchmark; {offer(name, METHODS)}")
     _check_keys(found, found.space, "its search space names")
+    for start in found.starts:
+        _check_keys(found, start, "a trial of its search names")
     return found
 
 

@@ -15,7 +15,7 @@ from tokenphormer.benchmark.running import SEARCH_SPLITS
 from tokenphormer.errors import InputError
 
 L2_TRIALS = (2e-2, 5e-4, 5e-3)
-"""What `l2` is in the next trials, whose other values are those of the best before them."""
+"""What `l2` is in the next trials, whose other values are those of the best before them; 0 where it has this one."""
 
 RANDOM_TRIALS = 8
 """Trials inside the space that are drawn at random before the search begins to learn from them."""
@@ -57,7 +57,8 @@ class Search:
         if "l2" in self.space and FIRST_TRIALS <= trial < FIRST_TRIALS + len(L2_TRIALS):
             best = best_values(self._rows, FIRST_TRIALS, self._splits)
             if best is not None:
-                return best | {"l2": L2_TRIALS[trial - FIRST_TRIALS]}
+                l2 = L2_TRIALS[trial - FIRST_TRIALS]
+                return best | {"l2": 0.0 if best.get("l2") == l2 else l2}
         seed = int.from_bytes(hashlib.sha256(f"{self._name} {trial}".encode()).digest()[:4], "little")
         sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS, multivariate=True)
         study = self._optuna.create_study(direction="maximize", sampler=sampler)
