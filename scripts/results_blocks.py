@@ -32,6 +32,7 @@ class Cell:
     std: float
     n: int
     seconds: float
+    device: str
     gaps: dict[str, Difference]
     """To Tokenphormer and to Tokenphormer+ on the same splits, with their 95 % intervals."""
 
@@ -39,6 +40,11 @@ class Cell:
     def text(self) -> str:
         """Mean ± standard deviation and the number of splits."""
         return f"{self.mean:.1f} ± {self.std:.1f} ({self.n})"
+
+    @property
+    def time(self) -> str:
+        """Seconds a run, and that it was on a CPU if it was."""
+        return f"{self.seconds:.1f}" + (" on a CPU" if self.device == "cpu" else "")
 
     def against(self, ours: str) -> str:
         """Whether the interval of the difference lets one tell it from ours: `better`, `worse` or `level`."""
@@ -60,7 +66,8 @@ def read_cells(folder: Path) -> dict[str, dict[str, Cell]]:
                     if all(ends):
                         gaps[ours] = (float(ends[0]), float(ends[1]), float(ends[2]))
                 std = float(row["std"] or "nan")
-                cell = Cell(row["method"], float(row["mean"]), std, int(row["n"]), float(row["seconds"]), gaps)
+                about = (std, int(row["n"]), float(row["seconds"]), row["device"])
+                cell = Cell(row["method"], float(row["mean"]), *about, gaps)
                 found.setdefault(row["dataset"], {})[cell.method] = cell
     return {dataset: cells for dataset, cells in found.items() if OURS in cells}
 
@@ -172,15 +179,21 @@ def enough(cells: dict[str, dict[str, Cell]], _rows: dict[str, list[str]]) -> st
             continue
         both[dataset], top = gcns, max(gcns, key=lambda cell: cell.mean)
         shown = [here[method].text if method in here else "not run yet" for method in (PLUS, PLAIN, TUNED)]
-        gap, time = difference_text(top.gaps.get(PLUS)), f"{here[PLUS].seconds:.1f}, {top.seconds:.1f}"
-        lines.append(f"| {dataset} | {shown[0]} | {shown[1]} | {shown[2]} | {gap} | {time} |")
+        gap, times = difference_text(top.gaps.get(PLUS)), f"{here[PLUS].time}, {top.time}"
+        lines.append(f"| {dataset} | {shown[0]} | {shown[1]} | {shown[2]} | {gap} | {times} |")
     said = {
         "better": "On {} the better GCN is ahead.",
         "level": "On {} a GCN cannot be told from Tokenphormer+, so it is enough.",
         "best worse": "On {} Tokenphormer+ is ahead of the better GCN; the other one is too uneven to tell.",
         "worse": "On {} Tokenphormer+ is ahead of both.",
     }
-    return "\n".join([*lines, "", verdicts(both, PLUS, said)]) + "\n"
+    alone = said | {
+        "better": "On {} the one GCN that was run is ahead.",
+        "worse": "On {} Tokenphormer+ is ahead of the one GCN that was run.",
+    }
+    of_two = verdicts({dataset: gcns for dataset, gcns in both.items() if len(gcns) > 1}, PLUS, said)
+    of_one = verdicts({dataset: gcns for dataset, gcns in both.items() if len(gcns) == 1}, PLUS, alone)
+    return "\n".join([*lines, "", " ".join(filter(None, (of_two, of_one)))]) + "\n"
 
 
 BLOCKS = {"main": results, "enough": enough}

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,18 +166,18 @@ def test_results_are_those_of_the_tables(page: str, blocks: ModuleType) -> None:
 
 
 CSV = """\
-method,dataset,protocol,status,mean,std,n,seconds,difference,low,high,plus_difference,plus_low,plus_high
-tokenphormer,cora,stratified,re-run,80,1,10,3,,,,-1,-2,0
-tokenphormer+,cora,stratified,re-run,81,1,10,3,1,0,2,,,
-gcn,cora,stratified,re-run,82,1,10,1,2,1,3,1,-1,3
-gcn_tuned,cora,stratified,re-run,81,1,10,2,1,-1,3,0,-1,1
-mlp,cora,stratified,from the paper,99,1,0,,,,,,,
-appnp,cora,two-stage,re-run,98,1,10,1,18,17,19,17,16,18
-tokenphormer,photo,stratified,re-run,90,1,3,3,,,,-9,-10,-8
-tokenphormer+,photo,stratified,re-run,99,1,3,3,9,8,10,,,
-gcn,photo,stratified,re-run,88,1,3,1,-2,-3,-1,-11,-12,-10
-tokenphormer,pubmed,stratified,re-run,70,1,10,3,,,,,,
-gcn,dblp,stratified,re-run,80,1,10,1,,,,,,
+method,dataset,protocol,status,mean,std,n,seconds,device,difference,low,high,plus_difference,plus_low,plus_high
+tokenphormer,cora,stratified,re-run,80,1,10,3,cuda,,,,-1,-2,0
+tokenphormer+,cora,stratified,re-run,81,1,10,3,cpu,1,0,2,,,
+gcn,cora,stratified,re-run,82,1,10,1,cuda,2,1,3,1,-1,3
+gcn_tuned,cora,stratified,re-run,81,1,10,2,cuda,1,-1,3,0,-1,1
+mlp,cora,stratified,from the paper,99,1,0,,,,,,,,
+appnp,cora,two-stage,re-run,98,1,10,1,cuda,18,17,19,17,16,18
+tokenphormer,photo,stratified,re-run,90,1,3,3,cuda,,,,-9,-10,-8
+tokenphormer+,photo,stratified,re-run,99,1,3,3,cuda,9,8,10,,,
+gcn,photo,stratified,re-run,88,1,3,1,cuda,-2,-3,-1,-11,-12,-10
+tokenphormer,pubmed,stratified,re-run,70,1,10,3,cuda,,,,,,
+gcn,dblp,stratified,re-run,80,1,10,1,cuda,,,,,,
 """
 ROWS = """\
 {"kind": "final", "study": "main", "dataset": "cora"}
@@ -216,13 +217,27 @@ def test_blocks_follow_the_tables(blocks: ModuleType, tmp_path: Path) -> None:
     assert "On cora the best of the others is ahead of Tokenphormer." in text
     assert blocks.rewritten(text, tmp_path) == text
     enough = blocks.rewritten("<!-- results: enough -->\n<!-- end of results -->", tmp_path)
-    told = "On cora a GCN cannot be told from Tokenphormer+, so it is enough. On photo Tokenphormer+ is ahead of both."
-    assert told in enough
+    assert "| +1.00 [-1.00, +3.00] | 3.0 on a CPU, 1.0 |" in enough
+    told = (
+        "On cora a GCN cannot be told from Tokenphormer+, so it is enough. On photo Tokenphormer+ is ahead of the one "
+    )
+    assert f"{told}GCN that was run." in enough
+
+
+def test_ahead_of_both_takes_two(blocks: ModuleType) -> None:
+    def cell(method: str, gaps: dict[str, tuple[float, float, float]]) -> Any:
+        return blocks.Cell(method, 80.0, 1.0, 10, 1.0, "cuda", gaps)
+
+    behind = {"tokenphormer+": (-1.0, -2.0, -0.5)}
+    ours = {"tokenphormer": cell("tokenphormer", {}), "tokenphormer+": cell("tokenphormer+", {})}
+    both = ours | {method: cell(method, behind) for method in ("gcn", "gcn_tuned")}
+    told = blocks.enough({"photo": both, "dblp": ours | {"gcn": cell("gcn", behind)}}, {})
+    assert "On photo Tokenphormer+ is ahead of both. On dblp Tokenphormer+ is ahead of the one GCN" in told
 
 
 def test_ahead_of_all_others_means_of_each(blocks: ModuleType, tmp_path: Path) -> None:
     """The best rival is told from ours, a lower one that jumps from split to split is not."""
-    uneven = CSV + "gcn_tuned,photo,stratified,re-run,80,20,3,1,-10,-30,10,-19,-39,1\n"
+    uneven = CSV + "gcn_tuned,photo,stratified,re-run,80,20,3,1,cuda,-10,-30,10,-19,-39,1\n"
     for path, text in (("tables/main.csv", uneven), ("rows/a.jsonl", ROWS.replace("trial", "final"))):
         (tmp_path / "experiments" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "experiments" / path).write_text(text, encoding="utf-8")

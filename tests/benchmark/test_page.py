@@ -85,6 +85,10 @@ def test_costs_of_two_devices_are_not_drawn_together(cells: list[CellResult]) ->
     assert [text.get_text() for text in cost_plot([ours, gcn, *more], "cpu").axes[0].texts] == ["2", "3", "4"]
     text = Page(html_page([ours, gcn, *more])).text
     assert "the methods of the plot above, on a CPU. Not drawn, since run elsewhere: Tokenphormer." in text
+    unknown = dataclasses.replace(gcn, method="gat", device="")  # rows of before there was a device in them
+    text = Page(html_page([ours, gcn, *more, unknown])).text
+    told = "run elsewhere: Tokenphormer. Not drawn, since their rows do not say where they ran: GAT."
+    assert told in text
 
 
 def test_a_page_of_nothing() -> None:

@@ -19,7 +19,9 @@ from tokenphormer.benchmark.study_tables import (
     comparison_latex,
     comparison_table,
     csv_of,
+    devices_text,
     lacking_parts,
+    on_shared_splits,
     pretraining_table,
     shared_splits,
     study_results,
@@ -285,8 +287,32 @@ def test_points_of_a_panel_are_means_over_the_same_splits(tokens: list[Row]) -> 
     figure = tokens_plot(results)
     assert lines_of(figure)["Tokenphormer (walk-tokens)"].get_ydata() == pytest.approx(np.full(14, 80.0))
     assert figure.axes[0].get_title(loc="right") == "1 split; dashed: diameter"
+    lines = list(csv.DictReader(io.StringIO(csv_of(on_shared_splits(results), "tokens"))))
+    assert {(line["n"], line["mean"]) for line in lines} == {("1", "80.0"), ("1", "70.0")}
     nowhere = study_results([row for row in tokens if (row["split"] == 1) == ("hops" in row["study"])], "tokens")
     assert np.isnan(lines_of(tokens_plot(nowhere))["NAGphormer (hops)"].get_ydata()).all()
+
+
+def test_what_a_study_was_run_on_is_said(tmp_path: Path) -> None:
+    """Settings for a CPU may have been run on a GPU, and a split on one device be paired with that on another."""
+    rows = rows_of("additions", "all of it", [0.5, 0.6], device="cpu")
+    rows += rows_of("additions", "without agreement", [0.4], device="cuda")
+    rows += rows_of("additions", "all of it", [0.5], device="cuda", dataset="photo")
+    told = "Runs: cora 2 on a CPU and 1 on a GPU; photo 1 on a GPU.\n"
+    assert devices_text(rows, "additions") == told
+    assert devices_text(rows_of("additions", "all of it", [0.5]), "additions") == ""
+    write_studies(rows, tmp_path)
+    assert (tmp_path / "additions.md").read_text(encoding="utf-8").endswith(f"|\n\n{told}")
+    default = rows_of("defaults", "without settings, on a CPU", [0.5], device="cuda")
+    assert "cora 1 on a GPU. Settings for a CPU are those that `train` takes there" in devices_text(default, "defaults")
+
+
+def test_the_files_of_tokens_agree_on_the_splits(tokens: list[Row], tmp_path: Path) -> None:
+    more = rows_of("tokens", "10 walk-tokens", [0.1, 0.1, 0.1])[2:]
+    write_studies(tokens + more, tmp_path)
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "tokens.csv").read_text(encoding="utf-8"))))
+    assert {line["n"] for line in lines} == {"2"}
+    assert float(lines[0]["mean"]) == pytest.approx(85.0)
 
 
 def test_columns_stand_in_the_order_of_the_main_table() -> None:

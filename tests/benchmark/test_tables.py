@@ -329,6 +329,19 @@ def test_protocols_have_columns_of_their_own() -> None:
     assert "| method | cora | cora, class-balanced |" in markdown(cells)
 
 
+def test_runs_on_one_split_are_not_called_splits() -> None:
+    """Where one split came with the graph, standard deviations and intervals are over seeds."""
+    given = cell_rows("gcn", [0.7, 0.8, 0.9], dataset="photo", protocol="given", split_hash="the one that came")
+    usual = cell_rows("gcn", [0.7, 0.8, 0.9], dataset="photo")
+    cells = cell_results(given + usual, ("photo",), METHODS_HERE)
+    usual_told, told = notes(cells)[:2]
+    assert usual_told.startswith("photo: stratified splits; search of 2 trials")
+    assert told.startswith(
+        "photo, given: one split, on which runs differ in their seeds alone: ± and intervals are over"
+    )
+    assert not one(cell_results(cell_rows("gcn", [0.7]), ("cora",), METHODS_HERE), "gcn").seeds_alone
+
+
 def test_other_studies_and_datasets_stay_out(rows: list[Row]) -> None:
     others = cell_rows("gcn", [0.1, 0.1, 0.1], study="ablation: all tokens") + cell_rows("gcn", [0.2], dataset="dblp")
     strange = {"kind": "pretrain", "study": "sgpm", "model": "sgpm", "dataset": "cora", "status": "done"}

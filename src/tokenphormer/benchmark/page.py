@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tokenphormer.benchmark.methods import entry
 from tokenphormer.benchmark.tables import (
+    DEVICES,
     REFERENCES,
     CellResult,
     axes_of,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OURS = ("tokenphormer", "tokenphormer+")
-DEVICES = {"cpu": "a CPU", "cuda": "a GPU"}
 
 
 def html_page(cells: list[CellResult]) -> str:
@@ -55,8 +55,9 @@ def html_page(cells: list[CellResult]) -> str:
             label = f"Accuracy against time and memory on {name}; numbers are those of the plot above"
             device, left_out = usual_device(ran)
             told = f"Numbers: the methods of the plot above{f', on {DEVICES[device]}' if device in DEVICES else ''}."
-            if left_out:
-                told += f" Not drawn, since run elsewhere: {', '.join(entry(cell.method).title for cell in left_out)}."
+            for known, why in ((True, "since run elsewhere"), (False, "since their rows do not say where they ran")):
+                names = [entry(cell.method).title for cell in left_out if bool(cell.device) is known]
+                told += f" Not drawn, {why}: {', '.join(names)}." if names else ""
             body.append(html.figure(f"cost-{number}", cost_plot(ran, device), label, told))
     return page("Benchmark", "\n".join(body))
 

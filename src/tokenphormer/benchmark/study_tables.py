@@ -18,6 +18,7 @@ from tokenphormer.benchmark.paper import paper_ablation
 from tokenphormer.benchmark.rows import Row, check_graphs
 from tokenphormer.benchmark.sgpm_study import STUDY as PRETRAINING
 from tokenphormer.benchmark.tables import (
+    DEVICES,
     check_ours,
     check_splits,
     column_of,
@@ -278,6 +279,17 @@ def pretraining_table(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n" if mine else ""
 
 
+def devices_text(rows: list[Row], study: str) -> str:
+    """What the runs of a study were done on, by column; empty if no row tells. The main study's do not count."""
+    told = []
+    for dataset, kept in _kept_rows(rows, study).items():
+        counts = Counter(str(row["device"]) for row in kept if row["status"] == "done" and "device" in row)
+        runs = " and ".join(f"{counts[name]} on {DEVICES.get(name, name)}" for name in sorted(counts))
+        told += [f"{dataset} {runs}"] if runs else []
+    meant = " Settings for a CPU are those that `train` takes there, wherever they ran." if study == "defaults" else ""
+    return f"Runs: {'; '.join(told)}.{meant}\n" if told else ""
+
+
 def _names(results: Results, study: str) -> list[str]:
     """The variants that were run on some dataset, in the study's order."""
     ran = {name for found in results.values() for name in found}
@@ -330,6 +342,15 @@ def shared_splits(found: dict[str, dict[int, float]]) -> list[int]:
     return sorted(set.intersection(*(set(accuracies) for accuracies in found.values())))
 
 
+def on_shared_splits(results: Results) -> Results:
+    """The same, each dataset on the splits that all its variants were run on: what can be compared."""
+    shared = {dataset: shared_splits(found) for dataset, found in results.items()}
+    return {
+        dataset: {name: {split: known[split] for split in shared[dataset]} for name, known in found.items()}
+        for dataset, found in results.items()
+    }
+
+
 def _tokens_panel(axes: Axes, dataset: str, found: dict[str, dict[int, float]]) -> None:
     splits = shared_splits(found)
     for model, (colour, marker, unit) in COLOURS.items():
@@ -368,10 +389,11 @@ def write_studies(rows: list[Row], out: Path, say: Callable[[str], None] = lambd
         results = study_results(rows, study, say)
         if results and study in REFERENCES:
             lacking = lacking_parts(rows, study)
-            files[f"{study}.md"] = comparison_table(results, study, lacking)
+            parts = (comparison_table(results, study, lacking), devices_text(rows, study))
+            files[f"{study}.md"] = "\n".join(filter(None, parts))
             files[f"{study}.tex"] = comparison_latex(results, study, lacking)
         if results:
-            files[f"{study}.csv"] = csv_of(results, study)
+            files[f"{study}.csv"] = csv_of(on_shared_splits(results) if study == "tokens" else results, study)
         if results and study == "tokens":
             figures |= {f"tokens{suffix}": tokens_plot(results) for suffix in (".png", ".svg")}
     if pretrained := pretraining_table(rows):

@@ -36,6 +36,7 @@ MOST = 0.75
 """Share of the methods run on a dataset that have had its budget; those that have not are marked."""
 LUCKY = 3.0
 """Points of validation accuracy that a chosen trial may have more than the final runs before its cell says so."""
+DEVICES = {"cpu": "a CPU", "cuda": "a GPU"}
 Difference = tuple[float, float, float]
 """A mean and the ends of its 95 % interval."""
 
@@ -72,6 +73,8 @@ class CellResult:
     preprocessing_seconds: float | None = None
     memory_mb: float | None = None
     """The highest peak of all splits: on a GPU what torch had allocated, on a CPU the whole process."""
+    seeds_alone: bool = False
+    """Whether all runs are on one and the same split, as `given` may be: they differ in their seeds."""
     device: str = ""
     """What the runs were done on: `cpu`, `cuda`, or `cpu, cuda`. Time and memory of one are not those of the other."""
     parameters: int | None = None
@@ -312,6 +315,7 @@ def _cell(
         seconds=float(np.mean([row["seconds"] for row in done])),
         preprocessing_seconds=float(np.mean([row["preprocessing_seconds"] for row in done])),
         memory_mb=float(np.max([row["peak_memory_bytes"] for row in done])) / 1e6,
+        seeds_alone=len(done) > 1 and len({row.get("split_hash", row["split"]) for row in done}) == 1,
         device=", ".join(sorted({str(row["device"]) for row in done if "device" in row})),
         parameters=int(done[0]["parameters"]),
         reason=reason,
@@ -398,7 +402,9 @@ def notes(cells: list[CellResult]) -> list[str]:
         which = "a split that is not reported" if number == 1 else f"{number} splits that are not reported"
         half = ", on those of its nodes that did not stop the training" if here[0].judged else ""
         searched = f"search of {trials} trials a method, on validation of {which}{half}"
-        lines.append(f"{column}: {here[0].protocol} splits; {searched if ran else 'nothing re-run yet'}")
+        one = "one split, on which runs differ in their seeds alone: ± and intervals are over these"
+        splits = one if any(cell.seeds_alone for cell in ran) else f"{here[0].protocol} splits"
+        lines.append(f"{column}: {splits}; {searched if ran else 'nothing re-run yet'}")
     lines += [f"{entry(c.method).title} on {c.column}: {c.short} alone" for c in cells if c.short]
     lucky = "points more on validation nodes in the trial that was chosen than in the final runs"
     lines += [f"{entry(c.method).title} on {c.column}: {c.luck:.1f} {lucky}" for c in cells if c.lucky]
