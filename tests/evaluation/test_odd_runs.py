@@ -7,10 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.evaluation.test_runs import train
-from tests.tiny import tiny_config, tiny_graph
+from tests.tiny import tiny_config, tiny_graph, tiny_split
 from tokenphormer.errors import InputError, ResourceError
+from tokenphormer.evaluation.explanations.run import explain_run
+from tokenphormer.evaluation.runs import predict_run, train_run
+from tokenphormer.graph import load_graph
+from tokenphormer.graph.tables import write_folder
+from tokenphormer.serve.explorer import open_run
 
 
 def test_nodes_without_any_edge(tmp_path: Path) -> None:
@@ -98,3 +104,32 @@ def test_a_card_says_what_the_model_reads(tmp_path: Path) -> None:
     ):
         train(tmp_path / name, tiny_graph(), config=tiny_config(max_epochs=1, **changes))
         assert f"The model {told}" in (tmp_path / name / "model_card.md").read_text(encoding="utf-8")
+
+
+def test_another_graph_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a folder with something else of the graph's name in it, the error says where the run's own graph is."""
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    write_folder(tiny_graph(), "mine")
+    graph = load_graph("mine")
+    train_run(graph, "mine", tiny_split(graph), tiny_config(max_epochs=1), Path("out"), torch.device("cpu"))
+    (tmp_path / "b" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "b")
+
+    def refused(what: str, own: str) -> None:
+        for option, call in (
+            ("GRAPH", lambda: predict_run(Path("../a/out"), None, Path("p.csv"), None, "cpu", None, False)),
+            ("--graph", lambda: explain_run(Path("../a/out"), None, None, "auto", None, "cpu", None, False)),
+            ("--graph", lambda: open_run(Path("../a/out"), "cpu")),
+        ):
+            with pytest.raises(InputError, match=what) as error:
+                call()
+            assert str(error.value).endswith(f"{own}: name that as {option} to take it)") == bool(own)
+
+    own = f" (the run was trained on {(tmp_path / 'a' / 'mine').resolve()}, which is still there"
+    refused("^mine: has no nodes table", own)
+    (tmp_path / "b" / "mine").rmdir()
+    write_folder(tiny_graph(seed=5), "mine")
+    refused("^mine: is not the graph that the run was trained on", own)
+    (tmp_path / "a" / "mine").rename(tmp_path / "a" / "gone")
+    refused("^mine: is not the graph that the run was trained on", "")

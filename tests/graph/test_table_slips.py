@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tokenphormer.errors import InputError
@@ -42,6 +43,7 @@ both_readers = pytest.mark.parametrize("read", [read_folder, read_by_pieces])
         ("id,label,SPLIT\na,x,train\nb,y,val\n", EDGES, "found 'train'.*if it is the column 'split', call it so"),
         ('id,size\na,"1,5"\nb,"2,5"\n', EDGES, "found '1,5'.*write decimals with points"),
         ('id,size\na,"1,234.5"\nb,1\n', EDGES, "found '1,234.5'.*thousands without commas"),
+        ("id,size\na,1\nb,nan\n", EDGES, "column 'size': nan; .*; fill in what is missing, or drop the column$"),
         ("id,size,\na,1,\nb,2,\n", EDGES, "column 3 has no name; name it, or remove it from every line$"),
     ],
 )
@@ -116,3 +118,32 @@ def test_a_long_text_in_a_column_that_is_not_used(read: Callable[[Path], Graph],
     (folder / "edges.csv").write_text(edges.format("x, y" * 50_000, "a"))
     assert read(folder).num_edges == 1
     assert csv.field_size_limit() == before
+
+
+@both_readers
+def test_blanks_in_names_of_parquet_columns(read: Callable[[Path], Graph], tmp_path: Path) -> None:
+    """A CSV's are taken away; those of a Parquet file are part of the name, and the error or the note says so."""
+    folder = write(tmp_path / "mine", "id\na\nb\n")
+    (folder / "nodes.csv").unlink()
+    table = pd.DataFrame({"id": ["a", "b"], " Label": [1, 2]})
+    table.to_parquet(folder / "nodes.parquet")
+    assert "the column ' Label' is taken for a feature, not for 'label'" in read_folder(folder).notes
+    table.rename(columns={"id": "id "}).to_parquet(folder / "nodes.parquet")
+    with pytest.raises(InputError, match=r"names are compared exactly: call 'id ' 'id'$"):
+        read(folder)
+
+
+@both_readers
+def test_an_empty_table_of_pandas(read: Callable[[Path], Graph], tmp_path: Path) -> None:
+    """Its columns have no type of their own, and are written as numbers."""
+    folder = write(tmp_path / "mine", "id,label\na,x\nb,y\n")
+    (folder / "edges.csv").unlink()
+    pd.DataFrame({"source": [], "target": []}).astype(float).to_parquet(folder / "edges.parquet")
+    assert read(folder).num_edges == 0
+
+
+@pytest.mark.parametrize("missing", ["None", "n/a", "#N/A"])
+def test_more_words_for_nothing(missing: str) -> None:
+    assert label_notes(("a", missing)) == [
+        f"the label {missing!r} is a class of its own; leave the cell empty where a node has no label"
+    ]

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from tokenphormer.errors import InputError
-from tokenphormer.graph import Graph, Split, make_split
+from tokenphormer.graph import Graph, Split, load_graph, make_split
 from tokenphormer.graph.datasets import DATASETS
+from tokenphormer.graph.external import convert
+from tokenphormer.graph.tables import write_folder
 from tokenphormer.training import Config, presets
 from tokenphormer.training.presets import (
     CONFIGS,
@@ -145,6 +147,18 @@ def test_a_split_of_one_s_own_goes_before_the_name() -> None:
     public = dataclasses.replace(graph, name="cora", splits=(dataclasses.replace(given, name="public"),))
     assert split_for(public, "auto", None).name.startswith("stratified")
     assert split_for(dataclasses.replace(public, name="mine"), "auto", None).name == "public"
+
+
+def test_a_folder_with_a_dataset_s_name_is_split_as_any_other(tmp_path: Path) -> None:
+    """Two-stage splits, as of DBLP and Flickr, take no class of one node."""
+    labels = [0, 1] * 20 + [2]
+    theirs = Graph.from_edges([[0], [1]], num_nodes=40, y=labels[:40], name="dblp")
+    assert split_for(theirs, "auto", None).name == "two-stage-2021"
+    write_folder(Graph.from_edges([[0], [1]], num_nodes=41, y=labels), tmp_path / "dblp")
+    mine = load_graph(tmp_path / "dblp")
+    assert (mine.name, split_for(mine, "auto", None).name) == ("dblp", "stratified-0")
+    assert split_for(convert(tmp_path / "dblp", tmp_path / "disk"), "auto", 3).name == "stratified-3"
+    assert split_for(load_graph("debian"), "auto", None).name == "stratified-0"
 
 
 def two_groups(alike: float, num_nodes: int = 400) -> Graph:

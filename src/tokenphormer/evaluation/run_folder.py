@@ -268,6 +268,14 @@ def own_source(folder: Path, manifest: dict[str, Any], option: str) -> str | Pat
     )
 
 
+def left_behind(found: str | Path, manifest: dict[str, Any], option: str) -> str:
+    """What to do if another graph was found by the name, and the run's own is still where it was; else nothing."""
+    path = manifest["graph"].get("path")
+    if path is None or not Path(str(path)).exists() or Path(found).resolve() == Path(str(path)).resolve():
+        return ""
+    return f" (the run was trained on {path}, which is still there: name that as {option} to take it)"
+
+
 def load_graph_for(
     folder: Path,
     classifier: TokenphormerClassifier,
@@ -291,10 +299,14 @@ def load_graph_for(
             f"leave {asked} out, or name a graph as {option}"
         )
     found = own_source(folder, manifest, option)
-    graph = classifier.prepared(load_graph(found, directed=own["directed"]))
+    other = left_behind(found, manifest, option)
+    try:
+        graph = classifier.prepared(load_graph(found, directed=own["directed"]))
+    except InputError as error:
+        raise InputError(f"{error}{other}") from error
     if graph.fingerprint != own["fingerprint"]:
         raise InputError(
-            f"{found}: is not the graph that the run was trained on any more; name it as {option} to go on"
+            f"{found}: is not the graph that the run was trained on any more; name it as {option} to go on{other}"
         )
     return graph
 

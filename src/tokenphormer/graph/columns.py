@@ -70,6 +70,8 @@ class Table:
         """A column as strings; whole numbers become their decimal form, what is missing the empty string."""
         pa = arrow()
         column = self.columns[name]
+        if not len(column):  # an empty table of pandas has no types
+            return pa.chunked_array([], pa.large_string())
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         tests = (
             pa.types.is_string,
@@ -141,12 +143,12 @@ class Table:
 
 
 def meant(name: str, header: Iterable[str], table: str) -> str | None:
-    """The column that a name stands for but for capitals, where the table has none that is called so.
+    """The column that a name stands for but for capitals and blanks, where the table has none that is called so.
 
-    >>> meant("Label", ["id", "Label"], "nodes"), meant("Label", ["label", "Label"], "nodes")
+    >>> meant("Label ", ["id", "Label "], "nodes"), meant("Label", ["label", "Label"], "nodes")
     ('label', None)
     """
-    known = name.lower()
+    known = name.strip().lower()
     return known if known != name and known in KNOWN.get(table, ()) and known not in header else None
 
 

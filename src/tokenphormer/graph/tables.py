@@ -33,7 +33,7 @@ EXPECTED = (
 )
 LONGEST_ID = 1000
 """Characters; ids are held in one array as wide as the longest of them."""
-MISSING = ("", "NaN", "nan", "NA", "N/A", "<NA>", "null", "NULL")
+MISSING = ("", "NaN", "nan", "NA", "N/A", "n/a", "#N/A", "<NA>", "None", "null", "NULL")
 """Labels, without blanks around them, that were perhaps meant as none."""
 
 SLIPS: dict[str, Callable[[str], str]] = {
@@ -250,7 +250,8 @@ def _read_features(nodes: Table) -> tuple[Features | None, tuple[str, ...] | Non
         bad = np.flatnonzero(~np.isfinite(x[:, number]))
         if bad.size:
             row = int(bad[0])
-            raise InputError(f"{nodes.where(row, name)}: {values[row]}; expected a finite float32 number")
+            hint = "; fill in what is missing, or drop the column" if np.isnan(values[row]) else ""
+            raise InputError(f"{nodes.where(row, name)}: {values[row]}; expected a finite float32 number{hint}")
     return x, tuple(names)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tokenphormer.classifier import WEIGHTS_FILE, TokenphormerClassifier
 from tokenphormer.errors import InputError, ResourceError
-from tokenphormer.evaluation.run_folder import load_run, own_source
+from tokenphormer.evaluation.run_folder import left_behind, load_run, own_source
 from tokenphormer.explain import Explainer, Explanation, MethodName
 from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.serve.jobs import Recent
@@ -51,9 +51,14 @@ def open_run(folder: Path, device: str = "auto", source: str | None = None) -> O
     classifier, manifest = load_run(folder, device=device)
     own = manifest["graph"]
     where = source or own_source(folder, manifest, "--graph")
-    graph = classifier.prepared(load_graph(where, directed=own["directed"]))
+    other = left_behind(where, manifest, "--graph")
+    try:
+        graph = classifier.prepared(load_graph(where, directed=own["directed"]))
+    except InputError as error:
+        raise InputError(f"{error}{other}") from error
     if graph.fingerprint != own["fingerprint"]:
-        raise InputError(f"{where}: is not the graph that the run was trained on; name where that is with --graph")
+        hint = f"name where that is with --graph{other}"
+        raise InputError(f"{where}: is not the graph that the run was trained on; {hint}")
     split = Split.load(folder / "split.npz")
     split.check(graph)
     return OpenRun(folder, classifier, graph, split, manifest)
