@@ -100,7 +100,9 @@ class ExphormerLayer(nn.Module):
 class Exphormer(Baseline):
     """Attention along the graph's edges, an expander's edges, and edges to and from virtual nodes.
 
-    Edge weights are in the message passing beside the attention, which has no place for them.
+    Edge weights are in the message passing beside the attention, which has no place for them. The authors' code has a
+    layer more before the first (linear, BatchNorm, ReLU, dropout), where here the features are dropped out, and the
+    learning rate falls along a cosine over a fixed number of epochs.
     """
 
     title = "Exphormer"

@@ -1,7 +1,8 @@
 """NAGphormer: A Tokenized Graph Transformer for Node Classification in Large Graphs (ICLR 2023).
 
 https://arxiv.org/abs/2206.04910. The Transformer layer is Tokenphormer's, which took it from here; it has one dropout
-more, between the two maps of the feed-forward network.
+more, between the two maps of the feed-forward network. Weights begin as PyTorch's own; the original's are normal, with
+a standard deviation of 0.02/√layers, and its biases 0.
 
 The schedule is the original's: the learning rate rises over 400 updates and falls until 1000. On Cora an epoch is one
 update, and the chosen runs keep the weights of epochs 18 to 96, when the rate has come to between 5 and 24 % of its
