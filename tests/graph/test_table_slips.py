@@ -44,6 +44,8 @@ both_readers = pytest.mark.parametrize("read", [read_folder, read_by_pieces])
         ('id,size\na,"1,5"\nb,"2,5"\n', EDGES, "found '1,5'.*write decimals with points"),
         ('id,size\na,"1,234.5"\nb,1\n', EDGES, "found '1,234.5'.*thousands without commas"),
         ("id,size\na,1\nb,nan\n", EDGES, "column 'size': nan; .*; fill in what is missing, or drop the column$"),
+        ("sep=,\nid,size\na,1\nb,2\n", EDGES, "line 1: 'sep=' is what a spreadsheet writes .*; remove this line$"),
+        ("sep=;\nid;size\na;1\n", EDGES, "line 1: 'sep=;' is .*; remove this line; separate the columns with commas"),
         ("id,size,\na,1,\nb,2,\n", EDGES, "column 3 has no name; name it, or remove it from every line$"),
     ],
 )
