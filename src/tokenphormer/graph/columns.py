@@ -275,10 +275,8 @@ def check_by_hand(path: Path, file: BinaryIO, to_the_end: bool) -> list[str]:
             if header is None:
                 header = record
                 if header[0].strip().lower().startswith("sep=") and not any(header[1:]):
-                    raise InputError(
-                        f"{path}, line {line}: {header[0].strip()!r} is what a spreadsheet writes above the names of the "
-                        f"columns; remove this line{_separator_hint(header)}"
-                    )
+                    said = "is what a spreadsheet writes above the names of the columns; remove this line"
+                    raise InputError(f"{path}, line {line}: {header[0].strip()!r} {said}{_separator_hint(header)}")
                 if not to_the_end:
                     return header
             elif len(record) != len(header):
