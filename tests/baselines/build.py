@@ -37,3 +37,12 @@ def build(name: str, graph: Graph | None = None, train_nodes: Any = None, seed: 
     made: Any = cls
     method: Baseline = made(task, cls.settings_class(**values))
     return method
+
+
+def without_norms(method: Baseline) -> Baseline:
+    """The same without BatchNorm, through which every node hears of all others."""
+    for module in list(method.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, torch.nn.BatchNorm1d):
+                setattr(module, name, torch.nn.Identity())
+    return method

@@ -160,6 +160,15 @@ FULL_GRAPH_TRAINING: dict[str, object] = {
 """Full-batch training with a constant learning rate; one update an epoch. The stopping rule is the same for all."""
 
 
+def node_norm(channels: int) -> nn.BatchNorm1d:
+    """BatchNorm over all nodes, in predictions too.
+
+    Running statistics would lag behind: where an epoch is one step they take some sixty to arrive, and validation in
+    between would stop a training that goes well.
+    """
+    return nn.BatchNorm1d(channels, track_running_stats=False)
+
+
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise unless a setting is one of its choices."""
     if value not in choices:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
-from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, shares
+from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, node_norm, shares
 from tokenphormer.baselines.gt import PlacedInput, Positions
 from tokenphormer.model import dropout
 from tokenphormer.tokens.encodings import return_probabilities
@@ -49,7 +49,7 @@ class GPSBlock(nn.Module):
     def __init__(self, hidden_channels: int, dropout: float) -> None:
         super().__init__()
         h = hidden_channels
-        self.local_norm, self.global_norm, self.norm = nn.BatchNorm1d(h), nn.BatchNorm1d(h), nn.BatchNorm1d(h)
+        self.local_norm, self.global_norm, self.norm = node_norm(h), node_norm(h), node_norm(h)
         self.widen, self.narrow = nn.Linear(h, 2 * h), nn.Linear(2 * h, h)
         self.dropout = dropout
 

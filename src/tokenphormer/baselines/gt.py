@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.utils import softmax
 
-from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, shares
+from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, node_norm, shares
 from tokenphormer.model import dropout
 from tokenphormer.tokens.encodings import laplacian_eigenvectors
 
@@ -77,8 +77,8 @@ class GTLayer(nn.Module):
         h = hidden_channels
         self.attention = EdgeAttention(h, num_heads)
         # No biases before a BatchNorm, which would take them away again.
-        self.output, self.attention_norm = nn.Linear(h, h, bias=False), nn.BatchNorm1d(h)
-        self.widen, self.narrow, self.ffn_norm = nn.Linear(h, 2 * h), nn.Linear(2 * h, h, bias=False), nn.BatchNorm1d(h)
+        self.output, self.attention_norm = nn.Linear(h, h, bias=False), node_norm(h)
+        self.widen, self.narrow, self.ffn_norm = nn.Linear(h, 2 * h), nn.Linear(2 * h, h, bias=False), node_norm(h)
         self.dropout = dropout
 
     def forward(self, H: Tensor, edges: Tensor) -> Tensor:

@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv
 
-from tokenphormer.baselines.base import Baseline, Task, at_least, check_choice, check_heads, shares
+from tokenphormer.baselines.base import Baseline, Task, at_least, check_choice, check_heads, node_norm, shares
 from tokenphormer.baselines.gat import edges_and_loops
 from tokenphormer.baselines.sage import MeanConv, mean_operator
 from tokenphormer.model import dropout
 from tokenphormer.tokens.operators import SparseOperator
 
-NORMS = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d, "none": nn.Identity}
+NORMS = {"layer": nn.LayerNorm, "batch": node_norm, "none": nn.Identity}
 
 
 def published(
