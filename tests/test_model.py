@@ -14,7 +14,7 @@ from tokenphormer import model as model_module
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.model import EncoderLayer, ModelSettings, Tokenphormer, WideAttention, dropout
-from tokenphormer.tokens import TokenSettings, TokenSource
+from tokenphormer.tokens import TokenSettings, TokenSource, encodings
 from tokenphormer.tokens import source as source_module
 from tokenphormer.tokens.encodings import laplacian_eigenvectors, return_probabilities
 
@@ -297,7 +297,9 @@ def _neighbour_sum(rows: np.ndarray, node: int) -> np.ndarray:
     return rows[[u for u in (node - 1, node + 1) if 0 <= u < len(rows)]].sum(axis=0)
 
 
-def test_return_probabilities_are_the_diagonals_of_powers() -> None:
+@pytest.mark.parametrize("dense_above", [0.0, 0.2, 1.0])
+def test_return_probabilities_are_the_diagonals_of_powers(dense_above: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encodings, "DENSE_ABOVE", dense_above)
     graph = small_graph(directed=True, weights=True)
     assert graph.edge_weight is not None
     P = np.zeros((23, 23))

@@ -43,6 +43,18 @@ def test_every_subset_is_as_likely() -> None:
     assert chisquare(counts).pvalue > 1e-3
 
 
+def test_places_are_those_of_floyds_algorithm_a_step_at_a_time() -> None:
+    sizes, keys, slot = torch.arange(40), mix(torch.arange(40)), torch.full((40,), 7)
+    for size, key, places in zip(range(40), keys.tolist(), distinct(sizes, 6, keys, slot).tolist(), strict=True):
+        expected: list[int] = []
+        for i in range(6):
+            last = size - 6 + i
+            bits = numbered(torch.tensor(key), torch.tensor(7 + i)).item() % 2**64
+            place = (bits >> 32) * (last + 1) >> 32
+            expected.append(last if place in expected else place)
+        assert places == (expected if size > 6 else [i if i < size else -1 for i in range(6)])
+
+
 def test_few_neighbours_are_all_taken() -> None:
     sizes = torch.tensor([0, 1, 2, 3])
     places = distinct(sizes, 3, torch.arange(4), torch.zeros((), dtype=torch.int64))

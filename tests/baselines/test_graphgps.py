@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,10 @@ from torch_geometric.nn import GCNConv, GPSConv
 
 from tests.baselines.build import build, separable_graph, without_norms
 from tests.baselines.dense import without_edges
-from tokenphormer.baselines.graphgps import FullAttention, GPSLayer
+from tests.baselines.test_weights_and_directions import directed_graph, weighted
+from tokenphormer.baselines import Task, load_baseline
+from tokenphormer.baselines.graphgps import FullAttention, GPSLayer, dense_returns
+from tokenphormer.graph import Graph
 from tokenphormer.tokens.encodings import return_probabilities
 
 
@@ -79,6 +84,31 @@ def test_walk_encodings_are_standardised_return_probabilities() -> None:
     for step in range(1, 5):
         assert np.corrcoef(returns[:, step], exact[:, step])[0, 1] == pytest.approx(1, abs=1e-4)
         assert returns[:, step].std() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("graph", [separable_graph(), directed_graph(), weighted(directed_graph())])
+def test_return_probabilities_of_gpus_are_the_same(graph: Graph) -> None:
+    task = build("graphgps", graph=graph, train_nodes=np.arange(10), laplacian_pe=0).task
+    exact = return_probabilities(graph, 5)
+    assert exact[:, 1:].max() > 0
+    np.testing.assert_allclose(dense_returns(task, 5), exact, atol=1e-7)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "settings"), [("graphgps", {"walk_pe": 6}), ("san", {}), ("san", {"max_full_nodes": 0})]
+)
+def test_attention_in_bfloat16_is_that_of_a_cpu(name: str, settings: dict[str, Any]) -> None:
+    graph = separable_graph()
+    cls: Any = load_baseline(name)
+    found = []
+    for device in ("cpu", "cuda"):
+        method = cls(Task.of(graph, np.arange(90), torch.device(device)), cls.settings_class(**settings))
+        method.load_state_dict(build(name, graph=graph, **settings).state_dict())
+        method.to(device).eval().begin_prediction(0)
+        found.append(method.scores(torch.arange(90, device=device)).detach().cpu())
+    assert not torch.equal(*found), "nothing was rounded"
+    torch.testing.assert_close(found[1], found[0], rtol=0.02, atol=0.02)
 
 
 def test_signs_flip_in_training_only() -> None:

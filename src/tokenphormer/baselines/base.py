@@ -169,6 +169,14 @@ def node_norm(channels: int) -> nn.BatchNorm1d:
     return nn.BatchNorm1d(channels, track_running_stats=False)
 
 
+def attention_dtype(device: torch.device) -> torch.dtype:
+    """Of queries, keys and values where all nodes attend to all: bfloat16 on GPUs, as Tokenphormer is trained there.
+
+    Their fused attention is then many times as fast. Weights, sums and everything else are float32.
+    """
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise unless a setting is one of its choices."""
     if value not in choices:

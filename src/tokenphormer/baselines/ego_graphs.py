@@ -95,16 +95,15 @@ def distinct(size: Tensor, count: int, keys: Tensor, slot: Tensor) -> Tensor:
     """
     if not count:
         return size[..., None][..., :0]
-    places: list[Tensor] = []
-    for i in range(count):
-        last = size - count + i
-        bits = numbered(keys, slot + i)
-        place = (_shift(bits, 32) * (last + 1).clamp(min=0)) >> 32
-        for earlier in places:
-            place = torch.where(earlier == place, last, place)
-        few = torch.where(i < size, i, -1)
-        places.append(torch.where(size > count, place, few))
-    return torch.stack(places, dim=-1)
+    turn = torch.arange(count, device=size.device)
+    last = size[..., None] - count + turn
+    bits = numbered(keys[..., None], slot[..., None] + turn)
+    place = (_shift(bits, 32) * (last + 1).clamp(min=0)) >> 32
+    for i in range(1, count):
+        taken = (place[..., :i] == place[..., i : i + 1]).any(dim=-1)
+        place[..., i] = torch.where(taken, last[..., i], place[..., i])
+    few = torch.where(turn < size[..., None], turn, -1)
+    return torch.where(size[..., None] > count, place, few)
 
 
 def first_seen(tokens: Tensor) -> Tensor:

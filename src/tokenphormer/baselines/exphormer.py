@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
@@ -40,7 +41,9 @@ class SparsePattern:
     edges: Tensor
     """(2, E) the graph's, the expander's, those into each virtual node, and those out of each."""
     kinds: Tensor
-    """(E) the kind of each edge: 0 the graph's, 1 the expander's, 2 … for the virtual nodes."""
+    """(E, kinds) 1 for the kind of each edge: first the graph's, then the expander's, then those of virtual nodes.
+
+    The gradient of a product with it is quick; that of a lookup would add a row for each edge to a few others."""
     graph_weight: Tensor | None = None
     """(E₀) the weights of the graph's own, if it has any."""
 
@@ -53,7 +56,7 @@ class SparsePattern:
         parts += [torch.stack([everyone, hub]) for hub in hubs] + [torch.stack([hub, everyone]) for hub in hubs]
         kinds = torch.cat([torch.full((part.shape[1],), kind) for kind, part in enumerate(parts)])
         edges = torch.cat(parts, dim=1).to(task.device)
-        return cls(graph_edges, edges, kinds.to(task.device), task.edge_weight)
+        return cls(graph_edges, edges, F.one_hot(kinds, len(parts)).float().to(task.device), task.edge_weight)
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class ExphormerLayer(nn.Module):
 
     def forward(self, H: Tensor, virtual: Tensor, sparse: SparsePattern, edge_kinds: Tensor) -> tuple[Tensor, Tensor]:
         """Nodes (n, h) and virtual nodes (V, h) after the layer; `edge_kinds` has a row for each kind of edge."""
-        factor = self.edge_factor(edge_kinds).index_select(0, sparse.kinds)  # (E, h)
+        factor = sparse.kinds @ self.edge_factor(edge_kinds)  # (E, h)
         attended: Tensor = self.attention(torch.cat([H, virtual]), sparse.edges, factor)
         passed = self.conv(H, sparse.graph_edges, sparse.graph_weight)
         return self.block(H, passed, attended[: len(H)]), attended[len(H) :]

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
-from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, node_norm, shares
+from tokenphormer.baselines.base import Baseline, Task, at_least, attention_dtype, check_heads, node_norm, shares
 from tokenphormer.baselines.gt import PlacedInput, Positions
+from tokenphormer.hops import propagation_matrix
 from tokenphormer.model import dropout
 from tokenphormer.tokens.encodings import return_probabilities
 
@@ -24,8 +27,8 @@ from tokenphormer.tokens.encodings import return_probabilities
 class FullAttention(nn.Module):
     """Attention of every node to every node.
 
-    Time grows with n², memory with n: torch's fused kernels hold no n × n weights, in float32 neither (on GPUs the
-    memory-efficient one, on CPUs the flash one, which knows no dropout of weights; so there is none here).
+    Time grows with n², memory with n: torch's fused kernels hold no n × n weights (on CPUs the flash one knows no
+    dropout of weights; so there is none here).
     """
 
     def __init__(self, hidden_channels: int, num_heads: int) -> None:
@@ -37,10 +40,11 @@ class FullAttention(nn.Module):
     def forward(self, H: Tensor) -> Tensor:
         """(n, h) → (n, h)."""
         n, h = H.shape
-        split = self.query_key_value(H).view(n, 3, self.num_heads, h // self.num_heads)
+        split = self.query_key_value(H).view(n, 3, self.num_heads, h // self.num_heads).to(attention_dtype(H.device))
         q, k, v = split.permute(1, 2, 0, 3).unsqueeze(1)  # each (1, heads, n, d)
-        attended: Tensor = self.output(F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1).reshape(n, h))
-        return attended
+        attended = F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1).reshape(n, h).to(H.dtype)
+        output: Tensor = self.output(attended)
+        return output
 
 
 class GPSBlock(nn.Module):
@@ -154,7 +158,22 @@ class GraphGPS(Baseline):
 
 def standardised_returns(task: Task, steps: int) -> Tensor:
     """(n, steps) return probabilities, each column with mean 0 and deviation 1; a constant column is 0."""
-    returns = return_probabilities(task.graph, steps)
+    returns = dense_returns(task, steps) if task.device.type == "cuda" else return_probabilities(task.graph, steps)
     centred = returns - returns.mean(axis=0)
     deviation = centred.std(axis=0)
     return torch.tensor(centred / np.where(deviation > 1e-6, deviation, np.inf), dtype=torch.float32).to(task.device)
+
+
+def dense_returns(task: Task, steps: int) -> NDArray[np.float32]:
+    """`return_probabilities` for GPUs, on which blocks of rows of Pʲ can be dense from the beginning."""
+    P = sp.csr_array(propagation_matrix(task.graph, "row").T.astype(np.float64))
+    indptr, indices, share = (torch.tensor(part, device=task.device) for part in (P.indptr, P.indices, P.data))
+    transposed = torch.sparse_csr_tensor(indptr, indices, share, size=P.shape)
+    result = torch.zeros(task.num_nodes, steps, device=task.device)
+    for rows in torch.split(torch.arange(task.num_nodes, device=task.device), 1024):
+        block = torch.zeros(task.num_nodes, len(rows), dtype=torch.float64, device=task.device)
+        block[rows, rows - rows[0]] = 1
+        for step in range(steps):
+            block = transposed @ block
+            result[rows, step] = block[rows, rows - rows[0]].float()
+    return result.cpu().numpy()

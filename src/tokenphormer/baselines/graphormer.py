@@ -58,6 +58,7 @@ class Graphormer(Baseline):
         "hidden_channels": (64, 128),
         "num_layers": (2, 3, 6),
         "max_distance": (2, 5),
+        "max_full_nodes": (0, 8192),
         "dropout": (0.1, 0.3, 0.5),
         "learning_rate": (2e-4, 1e-3, 2e-3),
         "weight_decay": (1e-5, 1e-3, 1e-2),

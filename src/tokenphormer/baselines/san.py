@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, shares
+from tokenphormer.baselines.base import Baseline, Task, at_least, attention_dtype, check_heads, shares
 from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, draw_key
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
@@ -66,7 +66,8 @@ class Pairs(NamedTuple):
         some = allowed.any(dim=2, keepdim=True)
         # Rows of a multiple of 8 numbers, of which the last are not shown: the fused attention would copy any other.
         T = allowed.shape[2]
-        bias = torch.zeros(*allowed.shape[:2], -(-T // 8) * 8, device=allowed.device)[:, :, :T]
+        dtype = attention_dtype(allowed.device)
+        bias = torch.zeros(*allowed.shape[:2], -(-T // 8) * 8, dtype=dtype, device=allowed.device)[:, :, :T]
         return cls(bias.masked_fill_(~allowed & some, -torch.inf)[:, None], some)
 
 
@@ -102,8 +103,9 @@ class SpectralAttention(nn.Module):
         """(B, T, h) attention over `pairs`; 0 for a token that has none."""
         q, k = query_key(H).chunk(2, dim=2)
         q, k, v = self._split(q * edge), self._split(k), self._split(self.value(H))
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=pairs.bias)
-        return attended.transpose(1, 2).flatten(2) * pairs.some
+        dtype = pairs.bias.dtype
+        attended = F.scaled_dot_product_attention(q.to(dtype), k.to(dtype), v.to(dtype), attn_mask=pairs.bias)
+        return attended.to(H.dtype).transpose(1, 2).flatten(2) * pairs.some
 
     def _split(self, H: Tensor) -> Tensor:
         return H.reshape(*H.shape[:2], self.num_heads, -1).transpose(1, 2)
@@ -190,17 +192,15 @@ class SAN(Baseline):
     def read(self, tokens: Tensor, real: Pairs, added: Pairs) -> Tensor:
         """(B, T, C) class scores of (B, T) nodes; −1 is no node."""
         there = tokens.clamp(min=0)
-        place = self.place(self.position(there.flatten())).view(*tokens.shape, -1)
-        H = F.embedding(there, self.project(self.task.x)) + place
+        H = F.embedding(there, self.project(self.task.x) + self.place(self.position()))
         for layer in self.layers:
             H = layer(H, real, added)
         scores: Tensor = self.head(H)
         return scores
 
-    def position(self, nodes: Tensor) -> Tensor:
-        """(B, pe_channels) the learned encoding: pairs (λ_i, φ_i[v]) through a Transformer, summed over i."""
-        pairs = self.eigenpairs[nodes]
-        P = self.pair(torch.stack([pairs[:, :, 0], pairs[:, :, 1] * self.signs], dim=2))
+    def position(self) -> Tensor:
+        """(n, pe_channels) the learned encoding: pairs (λ_i, φ_i[v]) through a Transformer, summed over i."""
+        P = self.pair(torch.stack([self.eigenpairs[:, :, 0], self.eigenpairs[:, :, 1] * self.signs], dim=2))
         for layer in self.pe_layers:
             P = layer(P)
         summed: Tensor = P.sum(dim=1)

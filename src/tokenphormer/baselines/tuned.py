@@ -11,6 +11,7 @@ and Squirrel: random points of so wide a space are mostly bad ones.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -24,7 +25,7 @@ from tokenphormer.baselines.sage import MeanConv, mean_operator
 from tokenphormer.model import dropout
 from tokenphormer.tokens.operators import SparseOperator
 
-NORMS = {"layer": nn.LayerNorm, "batch": node_norm, "none": nn.Identity}
+NORMS: dict[str, Callable[[int], nn.Module]] = {"layer": nn.LayerNorm, "batch": node_norm, "none": nn.Identity}
 
 
 def published(

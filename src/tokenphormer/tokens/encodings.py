@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -13,6 +15,9 @@ from tokenphormer.hops import propagation_matrix
 
 DENSE_BELOW = 600
 """Graphs with fewer nodes are decomposed whole, which is exact and quick."""
+
+DENSE_ABOVE = 0.1
+"""Rows of Pʲ with a larger share of entries are stored dense."""
 
 
 def laplacian_eigenvectors(graph: Graph, count: int) -> NDArray[np.float32]:
@@ -46,7 +51,8 @@ def laplacian_eigenvectors(graph: Graph, count: int) -> NDArray[np.float32]:
 def return_probabilities(graph: Graph, steps: int) -> NDArray[np.float32]:
     """(n, steps) the chance that a uniform walk is back at its start after 1 … `steps` steps, exactly.
 
-    Computed a block of rows of Pʲ at a time, so the memory is that of a block of the steps-hop neighbourhood.
+    Computed a block of rows of Pʲ at a time, so the memory is that of a block of the steps-hop neighbourhood. A block
+    that fills up, as it soon does around hubs, is a dense one from then on, which is many times as fast.
     """
     if steps < 1:
         raise InputError(f"walk_pe: {steps}; expected at least 1 step")
@@ -55,8 +61,10 @@ def return_probabilities(graph: Graph, steps: int) -> NDArray[np.float32]:
     result = np.zeros((n, steps), dtype=np.float32)
     for first in range(0, n, 1024):
         rows = np.arange(first, min(first + 1024, n))
-        block = sp.csr_array((np.ones(len(rows)), (np.arange(len(rows)), rows)), shape=(len(rows), n))
+        block: Any = sp.csr_array((np.ones(len(rows)), (np.arange(len(rows)), rows)), shape=(len(rows), n))
         for step in range(steps):
-            block = sp.csr_array(block @ P)
+            block = block @ P
+            if isinstance(block, sp.csr_array) and block.nnz > DENSE_ABOVE * len(rows) * n:
+                block = block.toarray()
             result[rows, step] = np.asarray(block[np.arange(len(rows)), rows]).ravel()
     return result
