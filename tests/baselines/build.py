@@ -26,16 +26,23 @@ def separable_graph(num_nodes: int = 90, num_features: int = 6) -> Graph:
     return Graph.from_edges(pairs, num_nodes=num_nodes, x=x, y=y, class_names=("a", "b", "c"))
 
 
-def build(name: str, graph: Graph | None = None, train_nodes: Any = None, seed: int = 0, **settings: Any) -> Baseline:
+def build(
+    name: str,
+    graph: Graph | None = None,
+    train_nodes: Any = None,
+    seed: int = 0,
+    device: str = "cpu",
+    **settings: Any,
+) -> Baseline:
     """A baseline on a graph, small, in training mode."""
     graph = graph or separable_graph()
     train_nodes = np.arange(min(60, graph.num_nodes)) if train_nodes is None else train_nodes
     cls = load_baseline(name)
     known = {field.name for field in dataclasses.fields(cls.settings_class)}
     values = {key: value for key, value in SMALL.items() if key in known} | settings
-    task = Task.of(graph, train_nodes, torch.device("cpu"), seed=seed)
+    task = Task.of(graph, train_nodes, torch.device(device), seed=seed)
     made: Any = cls
-    method: Baseline = made(task, cls.settings_class(**values))
+    method: Baseline = made(task, cls.settings_class(**values)).to(device)
     return method
 
 

@@ -13,7 +13,6 @@ from torch_geometric.nn import GCNConv, GPSConv
 from tests.baselines.build import build, separable_graph, without_norms
 from tests.baselines.dense import without_edges
 from tests.baselines.test_weights_and_directions import directed_graph, weighted
-from tokenphormer.baselines import Task, load_baseline
 from tokenphormer.baselines.graphgps import FullAttention, GPSLayer, dense_returns
 from tokenphormer.graph import Graph
 from tokenphormer.tokens.encodings import return_probabilities
@@ -99,14 +98,12 @@ def test_return_probabilities_of_gpus_are_the_same(graph: Graph) -> None:
     ("name", "settings"), [("graphgps", {"walk_pe": 6}), ("san", {}), ("san", {"max_full_nodes": 0})]
 )
 def test_attention_in_bfloat16_is_that_of_a_cpu(name: str, settings: dict[str, Any]) -> None:
-    graph = separable_graph()
-    cls: Any = load_baseline(name)
+    here, there = (build(name, device=device, **settings).eval() for device in ("cpu", "cuda"))
+    there.load_state_dict(here.state_dict())
     found = []
-    for device in ("cpu", "cuda"):
-        method = cls(Task.of(graph, np.arange(90), torch.device(device)), cls.settings_class(**settings))
-        method.load_state_dict(build(name, graph=graph, **settings).state_dict())
-        method.to(device).eval().begin_prediction(0)
-        found.append(method.scores(torch.arange(90, device=device)).detach().cpu())
+    for method in (here, there):
+        method.begin_prediction(0)
+        found.append(method.scores(torch.arange(90, device=method.task.device)).detach().cpu())
     assert not torch.equal(*found), "nothing was rounded"
     torch.testing.assert_close(found[1], found[0], rtol=0.02, atol=0.02)
 

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tokenphormer.baselines.base import Baseline, Task, at_least, attention_dtype, check_heads, shares
 from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, draw_key
@@ -201,8 +202,9 @@ class SAN(Baseline):
     def position(self) -> Tensor:
         """(n, pe_channels) the learned encoding: pairs (λ_i, φ_i[v]) through a Transformer, summed over i."""
         P = self.pair(torch.stack([self.eigenpairs[:, :, 0], self.eigenpairs[:, :, 1] * self.signs], dim=2))
-        for layer in self.pe_layers:
-            P = layer(P)
+        with sdpa_kernel(SDPBackend.MATH):  # n sequences of ten pairs: fused kernels are made for longer ones
+            for layer in self.pe_layers:
+                P = layer(P)
         summed: Tensor = P.sum(dim=1)
         return summed
 
