@@ -95,7 +95,16 @@ def test_return_probabilities_of_gpus_are_the_same(graph: Graph) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("name", "settings"), [("graphgps", {"walk_pe": 6}), ("san", {}), ("san", {"max_full_nodes": 0})]
+    ("name", "settings"),
+    [
+        ("graphgps", {"walk_pe": 6}),
+        ("san", {}),
+        ("san", {"max_full_nodes": 0}),
+        ("graphormer", {}),
+        ("graphormer", {"max_full_nodes": 0}),
+        ("gophormer", {}),
+        ("ans_gt", {}),
+    ],
 )
 def test_attention_in_bfloat16_is_that_of_a_cpu(name: str, settings: dict[str, Any]) -> None:
     here, there = (build(name, device=device, **settings).eval() for device in ("cpu", "cuda"))

@@ -71,6 +71,8 @@ def test_mechanism_attention_is_that_of_a_plain_slow_version() -> None:
     expected = layer.ffn_norm(expected + layer.narrow(F.relu(layer.widen(expected))))
     found = layer(H[None], Pairs.of(real[None]), Pairs.of(~real[None]))[0]
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    first = layer(H[None], Pairs.of(real[None]), Pairs.of(~real[None]), first=2)[0]
+    torch.testing.assert_close(first, expected[:2], rtol=1e-4, atol=1e-5)
 
 
 def test_mechanism_gamma_lets_in_what_no_edge_joins() -> None:

@@ -170,9 +170,9 @@ def node_norm(channels: int) -> nn.BatchNorm1d:
 
 
 def attention_dtype(device: torch.device) -> torch.dtype:
-    """Of queries, keys and values where all nodes attend to all: bfloat16 on GPUs, as Tokenphormer is trained there.
+    """Of queries, keys, values and biases of attention: bfloat16 on GPUs, as Tokenphormer is trained there.
 
-    Their fused attention is then many times as fast. Weights, sums and everything else are float32.
+    Fused attention is then several times as fast. Weights, sums and everything else are float32.
     """
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tokenphormer.baselines.base import attention_dtype
 from tokenphormer.model import dropout
 
 
@@ -25,8 +26,10 @@ class BiasedLayer(nn.Module):
         `bias` is (B or 1, heads, T, T), and −∞ where a token is not to be seen.
         """
         drop = self.dropout if self.training else 0.0
-        q, k, v = self.heads(H)
-        attended = F.scaled_dot_product_attention(q[:, :, :first], k, v, attn_mask=bias[:, :, :first], dropout_p=drop)
+        dtype = attention_dtype(H.device)
+        q, k, v = (rows.to(dtype) for rows in self.heads(H))
+        mask = bias[:, :, :first].to(dtype)
+        attended = F.scaled_dot_product_attention(q[:, :, :first], k, v, attn_mask=mask, dropout_p=drop).to(H.dtype)
         H = H[:, :first] + dropout(self.output(attended.transpose(1, 2).flatten(2)), drop)
         widened = dropout(F.gelu(self.widen(self.ffn_norm(H))), drop)
         return H + dropout(self.narrow(widened), drop)

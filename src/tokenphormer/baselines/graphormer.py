@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, shares
+from tokenphormer.baselines.base import Baseline, Task, at_least, attention_dtype, check_heads, shares
 from tokenphormer.baselines.biased_transformer import BiasedLayer, hide
 from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, draw_key
 from tokenphormer.graph import Graph
@@ -118,7 +118,7 @@ class Graphormer(Baseline):
         there = tokens.clamp(min=0)
         H = F.embedding(there, self.project(self.task.x)) + self.centrality(self.degree[there])
         bias = self.bias(steps)
-        bias = bias if self.full else hide(bias, tokens >= 0)
+        bias = (bias if self.full else hide(bias, tokens >= 0)).to(attention_dtype(bias.device))  # once for all layers
         for number, layer in enumerate(self.layers, 1):
             H = layer(H, bias, first=first if number == len(self.layers) else None)
         scores: Tensor = self.head(H)

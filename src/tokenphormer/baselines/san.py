@@ -90,23 +90,27 @@ class SpectralAttention(nn.Module):
         self.attention_norm, self.ffn_norm = nn.LayerNorm(h), nn.LayerNorm(h)
         self.widen, self.narrow = nn.Linear(h, 2 * h), nn.Linear(2 * h, h)
 
-    def forward(self, H: Tensor, real: Pairs, added: Pairs) -> Tensor:
-        """(B, T, h) → (B, T, h)."""
+    def forward(self, H: Tensor, real: Pairs, added: Pairs, first: int | None = None) -> Tensor:
+        """(B, T, h) → (B, T, h), or the `first` tokens' alone: all that is read of a last layer."""
         drop = self.dropout if self.training else 0.0
-        near, far = self.attend(H, self.real, self.edges[0], real), self.attend(H, self.added, self.edges[1], added)
+        value = self.value(H)
+        near = self.attend(H, value, self.real, self.edges[0], real, first)
+        far = self.attend(H, value, self.added, self.edges[1], added, first)
         attended = (near + self.gamma * far) / (1 + self.gamma)
-        H = self.attention_norm(H + self.output(dropout(attended, drop)))
+        H = self.attention_norm(H[:, :first] + self.output(dropout(attended, drop)))
         H = H + self.narrow(dropout(F.relu(self.widen(H)), drop))
         normed: Tensor = self.ffn_norm(H)
         return normed
 
-    def attend(self, H: Tensor, query_key: nn.Module, edge: Tensor, pairs: Pairs) -> Tensor:
-        """(B, T, h) attention over `pairs`; 0 for a token that has none."""
+    def attend(
+        self, H: Tensor, value: Tensor, query_key: nn.Module, edge: Tensor, pairs: Pairs, first: int | None
+    ) -> Tensor:
+        """(B, T, h) attention of the `first` tokens over `pairs`; 0 for a token that has none."""
         q, k = query_key(H).chunk(2, dim=2)
-        q, k, v = self._split(q * edge), self._split(k), self._split(self.value(H))
         dtype = pairs.bias.dtype
-        attended = F.scaled_dot_product_attention(q.to(dtype), k.to(dtype), v.to(dtype), attn_mask=pairs.bias)
-        return attended.to(H.dtype).transpose(1, 2).flatten(2) * pairs.some
+        q, k, v = (self._split(rows).to(dtype) for rows in (q[:, :first] * edge, k, value))
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=pairs.bias[:, :, :first])
+        return attended.to(H.dtype).transpose(1, 2).flatten(2) * pairs.some[:, :first]
 
     def _split(self, H: Tensor) -> Tensor:
         return H.reshape(*H.shape[:2], self.num_heads, -1).transpose(1, 2)
@@ -180,7 +184,7 @@ class SAN(Baseline):
     def forward(self) -> Tensor:
         """(n, C) class scores of all nodes from one sequence of all nodes."""
         everyone = torch.arange(self.task.num_nodes, device=self.task.device)[None]
-        return self.read(everyone, *self.pairs)[0]
+        return self.read(everyone, *self.pairs, first=None)[0]
 
     def scores(self, nodes: Tensor) -> Tensor:
         """(B, C) class scores."""
@@ -188,14 +192,14 @@ class SAN(Baseline):
             return super().scores(nodes)
         tokens = self.egos.sample(nodes, (self.settings.fan_out, self.settings.fan_out), self.key)
         real, added = real_and_added(self.egos.adjacent(tokens), tokens >= 0)
-        return self.read(tokens, real, added)[:, 0]
+        return self.read(tokens, real, added, first=1)[:, 0]
 
-    def read(self, tokens: Tensor, real: Pairs, added: Pairs) -> Tensor:
-        """(B, T, C) class scores of (B, T) nodes; −1 is no node."""
+    def read(self, tokens: Tensor, real: Pairs, added: Pairs, first: int | None) -> Tensor:
+        """(B, first, C) class scores of the first of (B, T) nodes; −1 is no node."""
         there = tokens.clamp(min=0)
         H = F.embedding(there, self.project(self.task.x) + self.place(self.position()))
-        for layer in self.layers:
-            H = layer(H, real, added)
+        for number, layer in enumerate(self.layers, 1):
+            H = layer(H, real, added, first=first if number == len(self.layers) else None)
         scores: Tensor = self.head(H)
         return scores
 
