@@ -162,3 +162,13 @@ def test_predictions_have_the_statistics_of_the_nodes_that_training_has(name: st
         method.positions.flipped = method.positions.columns
         trained = method.forward()
     torch.testing.assert_close(method.eval().forward(), trained)
+
+
+@pytest.mark.parametrize("name", ["gt", "graphgps", "exphormer"])
+def test_or_running_ones_as_published(name: str) -> None:
+    own, running = (build(name, dropout=0.0, running_statistics=choice) for choice in (False, True))
+    assert not any("running_mean" in key for key in own.state_dict())
+    running.train().forward()
+    running.load_state_dict(own.state_dict(), strict=False)
+    assert sum(bool(value.abs().max() > 0) for key, value in running.state_dict().items() if "running_mean" in key) > 1
+    assert not torch.allclose(running.eval().forward(), own.eval().forward(), atol=1e-3)

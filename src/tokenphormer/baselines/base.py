@@ -160,13 +160,13 @@ FULL_GRAPH_TRAINING: dict[str, object] = {
 """Full-batch training with a constant learning rate; one update an epoch. The stopping rule is the same for all."""
 
 
-def node_norm(channels: int) -> nn.BatchNorm1d:
-    """BatchNorm over all nodes, in predictions too.
+def node_norm(channels: int, running_statistics: bool = False) -> nn.BatchNorm1d:
+    """BatchNorm over all nodes, in predictions too, or with running statistics there.
 
-    Running statistics would lag behind: where an epoch is one step they take some sixty to arrive, and validation in
-    between would stop a training that goes well.
+    The latter lag behind: where an epoch is one step they take some sixty to arrive, and validation in between may
+    stop a training that goes well. On small graphs this very delay may help.
     """
-    return nn.BatchNorm1d(channels, track_running_stats=False)
+    return nn.BatchNorm1d(channels, track_running_stats=running_statistics)
 
 
 def attention_dtype(device: torch.device) -> torch.dtype:

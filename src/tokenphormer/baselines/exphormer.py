@@ -73,6 +73,8 @@ class ExphormerSettings:
     dropout: float = 0.4
     attention_dropout: float = 0.0
     """Dropout of attention weights; the authors' 0.8 for Photo is read by nothing in their code."""
+    running_statistics: bool = False
+    """Whether BatchNorm predicts with running statistics, as published, and not with those of the graph's nodes."""
 
     def __post_init__(self) -> None:
         check_heads(self.hidden_channels, self.num_heads)
@@ -90,7 +92,7 @@ class ExphormerLayer(nn.Module):
         self.conv = GCNConv(h, h, cached=True)
         self.attention = EdgeAttention(h, settings.num_heads, settings.attention_dropout)
         self.edge_factor = nn.Linear(h, h, bias=False)
-        self.block = GPSBlock(h, settings.dropout)
+        self.block = GPSBlock(h, settings.dropout, settings.running_statistics)
 
     def forward(self, H: Tensor, virtual: Tensor, sparse: SparsePattern, edge_kinds: Tensor) -> tuple[Tensor, Tensor]:
         """Nodes (n, h) and virtual nodes (V, h) after the layer; `edge_kinds` has a row for each kind of edge."""

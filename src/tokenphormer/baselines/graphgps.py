@@ -50,10 +50,10 @@ class FullAttention(nn.Module):
 class GPSBlock(nn.Module):
     """What joins the two halves of a GPS layer: residual and BatchNorm of each, their sum, a feed-forward network."""
 
-    def __init__(self, hidden_channels: int, dropout: float) -> None:
+    def __init__(self, hidden_channels: int, dropout: float, running_statistics: bool) -> None:
         super().__init__()
         h = hidden_channels
-        self.local_norm, self.global_norm, self.norm = node_norm(h), node_norm(h), node_norm(h)
+        self.local_norm, self.global_norm, self.norm = (node_norm(h, running_statistics) for _ in range(3))
         self.widen, self.narrow = nn.Linear(h, 2 * h), nn.Linear(2 * h, h)
         self.dropout = dropout
 
@@ -69,11 +69,11 @@ class GPSBlock(nn.Module):
 class GPSLayer(nn.Module):
     """GCN over the edges beside attention over all nodes."""
 
-    def __init__(self, hidden_channels: int, num_heads: int, dropout: float) -> None:
+    def __init__(self, hidden_channels: int, num_heads: int, dropout: float, running_statistics: bool = False) -> None:
         super().__init__()
         self.conv = GCNConv(hidden_channels, hidden_channels, cached=True)
         self.attention = FullAttention(hidden_channels, num_heads)
-        self.block = GPSBlock(hidden_channels, dropout)
+        self.block = GPSBlock(hidden_channels, dropout, running_statistics)
 
     def forward(self, H: Tensor, edges: Tensor, weight: Tensor | None = None) -> Tensor:
         """(n, h) → (n, h); `weight` (E) is that of the edges."""
@@ -93,6 +93,8 @@ class GraphGPSSettings:
     walk_pe: int = 0
     """Return probabilities of walks of 1 to this many steps, added at the input (RWSE)."""
     dropout: float = 0.5
+    running_statistics: bool = False
+    """Whether BatchNorm predicts with running statistics, as published, and not with those of the graph's nodes."""
 
     def __post_init__(self) -> None:
         check_heads(self.hidden_channels, self.num_heads)
@@ -128,7 +130,7 @@ class GraphGPS(Baseline):
         self.input = PlacedInput(task.x.shape[1], settings.laplacian_pe + settings.walk_pe, h)
         self.positions = Positions(task, settings.laplacian_pe) if settings.laplacian_pe else None
         self.returns = standardised_returns(task, settings.walk_pe) if settings.walk_pe else None
-        shape = (h, settings.num_heads, settings.dropout)
+        shape = (h, settings.num_heads, settings.dropout, settings.running_statistics)
         self.layers = nn.ModuleList(GPSLayer(*shape) for _ in range(settings.num_layers))
         self.output = nn.Linear(h, task.num_classes)
         self.dropout = settings.dropout

@@ -69,27 +69,6 @@ class EdgeAttention(nn.Module):
         return H.new_zeros(n, h).index_add(0, target, message.flatten(1))
 
 
-class GTLayer(nn.Module):
-    """Attention over neighbours and a feed-forward network, each followed by a residual and BatchNorm."""
-
-    def __init__(self, hidden_channels: int, num_heads: int, dropout: float) -> None:
-        super().__init__()
-        h = hidden_channels
-        self.attention = EdgeAttention(h, num_heads)
-        # No biases before a BatchNorm, which would take them away again.
-        self.output, self.attention_norm = nn.Linear(h, h, bias=False), node_norm(h)
-        self.widen, self.narrow, self.ffn_norm = nn.Linear(h, 2 * h), nn.Linear(2 * h, h, bias=False), node_norm(h)
-        self.dropout = dropout
-
-    def forward(self, H: Tensor, edges: Tensor) -> Tensor:
-        """(n, h) → (n, h)."""
-        drop = self.dropout if self.training else 0.0
-        H = self.attention_norm(H + self.output(dropout(self.attention(H, edges), drop)))
-        widened = dropout(F.relu(self.widen(H)), drop)
-        result: Tensor = self.ffn_norm(H + self.narrow(widened))
-        return result
-
-
 @dataclass(frozen=True)
 class GTSettings:
     """The shape of a GT."""
@@ -100,11 +79,35 @@ class GTSettings:
     laplacian_pe: int = 10
     """Laplacian eigenvectors added at the input."""
     dropout: float = 0.2
+    running_statistics: bool = False
+    """Whether BatchNorm predicts with running statistics, as published, and not with those of the graph's nodes."""
 
     def __post_init__(self) -> None:
         check_heads(self.hidden_channels, self.num_heads)
         at_least(1, num_layers=self.num_layers, laplacian_pe=self.laplacian_pe)
         shares(dropout=self.dropout)
+
+
+class GTLayer(nn.Module):
+    """Attention over neighbours and a feed-forward network, each followed by a residual and BatchNorm."""
+
+    def __init__(self, settings: GTSettings) -> None:
+        super().__init__()
+        h, running = settings.hidden_channels, settings.running_statistics
+        self.attention = EdgeAttention(h, settings.num_heads)
+        # No biases before a BatchNorm, which would take them away again.
+        self.output, self.attention_norm = nn.Linear(h, h, bias=False), node_norm(h, running)
+        self.widen, self.narrow = nn.Linear(h, 2 * h), nn.Linear(2 * h, h, bias=False)
+        self.ffn_norm = node_norm(h, running)
+        self.dropout = settings.dropout
+
+    def forward(self, H: Tensor, edges: Tensor) -> Tensor:
+        """(n, h) → (n, h)."""
+        drop = self.dropout if self.training else 0.0
+        H = self.attention_norm(H + self.output(dropout(self.attention(H, edges), drop)))
+        widened = dropout(F.relu(self.widen(H)), drop)
+        result: Tensor = self.ffn_norm(H + self.narrow(widened))
+        return result
 
 
 class GT(Baseline):
@@ -132,8 +135,7 @@ class GT(Baseline):
         h = settings.hidden_channels
         self.positions = Positions(task, settings.laplacian_pe)
         self.input = PlacedInput(task.x.shape[1], settings.laplacian_pe, h)
-        shape = (h, settings.num_heads, settings.dropout)
-        self.layers = nn.ModuleList(GTLayer(*shape) for _ in range(settings.num_layers))
+        self.layers = nn.ModuleList(GTLayer(settings) for _ in range(settings.num_layers))
         self.output = nn.Linear(h, task.num_classes)
         self.dropout = settings.dropout
 
