@@ -298,6 +298,20 @@ def test_a_trial_that_was_stopped_is_tried_again(tmp_path: Path, monkeypatch: py
     assert stable(call(tmp_path / "parts", 4).rows) == stable(whole.rows)
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_kill_between_the_proposal_of_a_trial_and_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was left in the queue came on top of what was proposed anew: the defaults were tried twice."""
+    whole = call(tmp_path / "whole", 4)
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(optuna.study.Study, "ask", killed)
+        call(tmp_path / "parts", 4)
+    assert stable(call(tmp_path / "parts", 4).rows) == stable(whole.rows)
+
+
 def test_ctrl_c_ends_the_epoch_and_keeps_what_is_there(tmp_path: Path) -> None:
     """As a person does it: the real command in a process of its own."""
     write_folder(GRAPH, tmp_path / "mine", Split(range(40), range(40, 50), range(50, 60)))
