@@ -214,7 +214,7 @@ def generate(
     classes: Annotated[int, typer.Option(help="Classes.")] = 10,
     seed: Annotated[int, typer.Option(help="The same seed draws the same graph anywhere.")] = 0,
     homophily: Annotated[float, typer.Option(help="Share of the edges that stay within a class.")] = 0.7,
-    train: Annotated[int, typer.Option(help="Nodes for training.")] = 10_000,
+    train: Annotated[int, typer.Option(help="Nodes for training; at most a quarter of all.")] = 10_000,
     val: Annotated[int | None, typer.Option(help="Nodes for validation; default: as many as for training.")] = None,
     test: Annotated[int | None, typer.Option(help="Nodes for test; default: as many as for training.")] = None,
     memory: MemoryOption = "2GB",
