@@ -569,6 +569,8 @@ def test_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         (["debian", "--trials", 0], "--trials 0: expected at least 1"),
         (["debian", "--set", "dropuot=1"], "--set: 'dropuot' is no setting; nearest: dropout"),
         (["debian", "--sgpm", "nowhere"], "nowhere"),
+        (["debian", "--timeout", -1], "--timeout -1: expected 0, which is no limit, or more"),
+        (["debian", "--timeout", "nan"], "--timeout nan: expected 0, which is no limit, or more"),
         (["debian", "--timeout", 1e-9], "no trial could be run: the time was up before the first"),
     ):
         assert_refused(cli("tune", *arguments, "--device", "cpu"), 2, message)

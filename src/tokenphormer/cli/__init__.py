@@ -423,6 +423,8 @@ def tune(
     from tokenphormer.tuning import tune as run
     from tokenphormer.walks.sampling import check_device, choose_device
 
+    if not timeout >= 0:
+        raise InputError(f"--timeout {timeout:g}: expected 0, which is no limit, or more")
     where = check_device(choose_device(device))
     loaded = load_and_tell(graph, directed)
     fixed = Config.parse_overrides(overrides or [])
