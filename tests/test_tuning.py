@@ -298,6 +298,21 @@ def test_a_trial_that_was_stopped_is_tried_again(tmp_path: Path, monkeypatch: py
     assert stable(call(tmp_path / "parts", 4).rows) == stable(whole.rows)
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_kill_between_the_proposal_of_a_trial_and_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was left in the queue came on top of what was proposed anew: the defaults were tried twice."""
+    whole = call(tmp_path / "whole", 4)
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(optuna.study.Study, "ask", killed)
+        with pytest.raises(SystemExit):
+            call(tmp_path / "parts", 4)
+    assert stable(call(tmp_path / "parts", 4).rows) == stable(whole.rows)
+
+
 def test_ctrl_c_ends_the_epoch_and_keeps_what_is_there(tmp_path: Path) -> None:
     """As a person does it: the real command in a process of its own."""
     write_folder(GRAPH, tmp_path / "mine", Split(range(40), range(40, 50), range(50, 60)))
@@ -554,6 +569,8 @@ def test_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         (["debian", "--trials", 0], "--trials 0: expected at least 1"),
         (["debian", "--set", "dropuot=1"], "--set: 'dropuot' is no setting; nearest: dropout"),
         (["debian", "--sgpm", "nowhere"], "nowhere"),
+        (["debian", "--timeout", -1], "--timeout -1: expected 0, which is no limit, or more"),
+        (["debian", "--timeout", "nan"], "--timeout nan: expected 0, which is no limit, or more"),
         (["debian", "--timeout", 1e-9], "no trial could be run: the time was up before the first"),
     ):
         assert_refused(cli("tune", *arguments, "--device", "cpu"), 2, message)

@@ -278,7 +278,8 @@ class _Search:
     def run(self, train: Callable[[Config], Row]) -> Row:
         """One trial."""
         number = len(self.done)
-        self.study.enqueue_trial(self._propose(number))
+        if not self.study.get_trials(states=(self._states.WAITING,)):  # a kill may have left this very one in the queue
+            self.study.enqueue_trial(self._propose(number))
         trial = self.study.ask(self.distributions)
         config = self._config(trial.params)
         try:

@@ -77,6 +77,7 @@ def test_all_methods_by_default(here: Cli) -> None:
         (("--splits", 0), "--splits 0: expected 1 to 100"),
         (("--budget", 0), "--budget 0: expected at least 1"),
         (("--workers", 0), "--workers 0: expected at least 1"),
+        (("--minutes", -1), "--minutes -1: expected 0, which is no limit, or more"),
         (("--protocol", "fair"), "--protocol fair: expected auto or one of stratified"),
         (("--merge", "nowhere"), "nowhere: no such file or folder of rows"),
         (("--device", "abacus"), "abacus"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.benchmark.fakes import make_row, trial
 from tokenphormer.benchmark.rows import FORMAT, KEY, append_row, config_hash, origin, read_rows, row_key
+from tokenphormer.benchmark.tables import cell_results
 from tokenphormer.errors import InputError
 
 
@@ -84,6 +86,35 @@ def test_a_row_that_lacks_its_status_is_said(tmp_path: Path) -> None:
     assert said == [
         f"{tmp_path / 'rows.jsonl'}, line 1: a row without 'status'; it is kept in the file and not counted"
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"kind": "trial", "trial": None}, "whose 'trial' is 'None'"),
+        ({"kind": "trial", "val_accuracy": "high"}, "whose 'val_accuracy' is 'high'"),
+        ({"split": "0"}, "whose 'split' is '0'"),
+        ({"config": []}, "whose 'config' is '[]'"),
+        ({"parameters": None}, "whose 'parameters' is 'None'"),
+        ({"test_accuracy": ...}, "without 'test_accuracy'"),
+        ({"seconds": ...}, "without 'seconds'"),
+        ({"kind": "trial", "val_loss": ...}, "without 'val_loss'"),
+        ({"status": "did not run"}, "without 'reason'"),
+        ({"status": None, "reason": ""}, "whose 'status' is 'None'"),
+        ({"time": "noon"}, "whose 'time' is 'noon'"),
+        ({"split_hash": 7}, "whose 'split_hash' is '7'"),
+    ],
+)
+def test_a_row_that_tables_could_not_read_is_said(tmp_path: Path, changes: dict[str, Any], fault: str) -> None:
+    row = make_row() | {"trial": 0} | changes
+    whole = make_row(split=1)
+    for each in ({key: value for key, value in row.items() if value is not ...}, whole):
+        append_row(tmp_path / "rows.jsonl", each)
+    said: list[str] = []
+    read = read_rows([tmp_path], said.append)
+    assert read == [whole]
+    assert said == [f"{tmp_path / 'rows.jsonl'}, line 1: a row {fault}; it is kept in the file and not counted"]
+    assert cell_results(read, ("cora",), ("mlp",))
 
 
 def test_rows_of_several_machines_merge(tmp_path: Path) -> None:

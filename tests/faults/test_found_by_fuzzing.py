@@ -77,7 +77,7 @@ def test_deep_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [{}, [], {"a": 1}])
 def test_rows_whose_names_are_no_names(tmp_path: Path, value: object) -> None:
     said: list[str] = []
-    row = {"kind": "trial", "model": "mlp", "dataset": "debian", "study": "main", "status": "done", "format": 1}
+    row = {"kind": "pretrain", "model": "mlp", "dataset": "debian", "study": "main", "status": "done", "format": 1}
     lines = [json.dumps(row), json.dumps(row | {"model": value}), json.dumps(row | {"trial": value})]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
     assert read_rows([tmp_path], said.append) == [row]

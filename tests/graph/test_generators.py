@@ -101,6 +101,18 @@ def test_sizes_of_the_parts(tmp_path: Path) -> None:
     assert SMALL.note.endswith("num_train=500)")
 
 
+def test_a_part_that_is_smaller_than_was_asked_for_is_said(tmp_path: Path) -> None:
+    """A hundred nodes with 30 for training had 25, and nothing told."""
+    said: list[str] = []
+    model = BlockModel(100, degree=4, num_features=2, num_classes=2, num_train=30, num_val=20)
+    graph = generate(model, tmp_path / "g", memory=1 << 26, say=said.append)
+    assert graph.splits[0].sizes == (25, 20, 25)
+    assert said[0] == "25 nodes for training, 20 for validation, 25 for test: at most a quarter for each"
+    said.clear()
+    generate(dataclasses.replace(model, num_train=25), tmp_path / "h", memory=1 << 26, say=said.append)
+    assert "quarter" not in said[0]
+
+
 def test_another_seed_is_another_graph(tmp_path: Path) -> None:
     one, two = drawn(tmp_path), drawn(tmp_path, dataclasses.replace(SMALL, seed=8), "h")
     assert not np.array_equal(one.indices[:1000], two.indices[:1000])

@@ -38,8 +38,15 @@ KEY = (
     "graph",
 )
 """What makes two rows the same run. A search may come back to values it had: that is another trial."""
-NEEDED = ("kind", "model", "dataset", "study", "status")
+NEEDED: dict[str, Any] = dict.fromkeys(("kind", "model", "dataset", "study", "status"), str)
 """What every row has, whatever its kind."""
+NUMBER = (int, float)
+OF_RUNS: dict[str, Any] = {"protocol": str, "split": int, "trial": int, "config": dict, "config_hash": str}
+"""What rows of trials and final runs have beside that; `DONE` if they came about, and `TESTED` if these are final."""
+DONE: dict[str, Any] = {"val_accuracy": NUMBER, "val_loss": (*NUMBER, type(None))}
+TESTED: dict[str, Any] = dict.fromkeys(("test_accuracy", "seconds", "preprocessing_seconds"), NUMBER)
+TESTED |= dict.fromkeys(("peak_memory_bytes", "parameters"), int)
+OPTIONAL: dict[str, Any] = {"time": NUMBER, "split_hash": str}
 
 
 def row_key(row: Row) -> tuple[Any, ...]:
@@ -100,8 +107,8 @@ def read_rows(paths: Iterable[Path], say: Callable[[str], None] = lambda _: None
                 say(f"{path}, line {number}: not a whole row; it is kept in the file and not counted")
             elif row.get("format") != FORMAT:
                 others[str(row.get("format"))] += 1
-            elif missing := [name for name in NEEDED if name not in row]:
-                say(f"{path}, line {number}: a row without '{missing[0]}'; it is kept in the file and not counted")
+            elif fault := _fault(row):
+                say(f"{path}, line {number}: a row {fault}; it is kept in the file and not counted")
             elif rows.setdefault(row_key(row), row)["status"] != "done" and row["status"] == "done":
                 rows[row_key(row)] = row
         for found, count in others.items():
@@ -116,6 +123,23 @@ def _parse(line: bytes) -> Row | None:
         return None
     fine = isinstance(row, dict) and not any(isinstance(row.get(name), dict | list) for name in KEY)
     return row if fine else None
+
+
+def _fault(row: Row) -> str:
+    """Which field a row of its kind lacks, or has with something else than tables and searches read; empty if none."""
+    needed = dict(NEEDED)
+    if row.get("kind") in ("trial", "final"):
+        needed |= OF_RUNS
+        if row.get("status") != "done":
+            needed |= {"reason": str}
+        else:
+            needed |= DONE | (TESTED if row["kind"] == "final" else {})
+    if missing := [name for name in needed if name not in row]:
+        return f"without '{missing[0]}'"
+    for name, kinds in (needed | OPTIONAL).items():
+        if name in row and (isinstance(row[name], bool) or not isinstance(row[name], kinds)):
+            return f"whose '{name}' is {str(row[name])[:60]!r}"
+    return ""
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:

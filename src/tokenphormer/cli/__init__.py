@@ -214,7 +214,7 @@ def generate(
     classes: Annotated[int, typer.Option(help="Classes.")] = 10,
     seed: Annotated[int, typer.Option(help="The same seed draws the same graph anywhere.")] = 0,
     homophily: Annotated[float, typer.Option(help="Share of the edges that stay within a class.")] = 0.7,
-    train: Annotated[int, typer.Option(help="Nodes for training.")] = 10_000,
+    train: Annotated[int, typer.Option(help="Nodes for training; at most a quarter of all.")] = 10_000,
     val: Annotated[int | None, typer.Option(help="Nodes for validation; default: as many as for training.")] = None,
     test: Annotated[int | None, typer.Option(help="Nodes for test; default: as many as for training.")] = None,
     memory: MemoryOption = "2GB",
@@ -423,6 +423,8 @@ def tune(
     from tokenphormer.tuning import tune as run
     from tokenphormer.walks.sampling import check_device, choose_device
 
+    if not timeout >= 0:
+        raise InputError(f"--timeout {timeout:g}: expected 0, which is no limit, or more")
     where = check_device(choose_device(device))
     loaded = load_and_tell(graph, directed)
     fixed = Config.parse_overrides(overrides or [])

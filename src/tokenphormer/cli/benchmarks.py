@@ -58,6 +58,8 @@ def benchmark(
         from tokenphormer.walks.sampling import check_device, choose_device
 
         check_study(study)
+        if not minutes >= 0:
+            raise InputError(f"--minutes {minutes:g}: expected 0, which is no limit, or more")
         where = check_device(choose_device(device))
         limit, elsewhere = minutes or float("inf"), tuple(merge or [])
         graphs, own = find_graphs(names(datasets), say)

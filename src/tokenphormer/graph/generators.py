@@ -160,10 +160,13 @@ class BlockModel:
         x: NDArray[np.float32] = noise + strength * sign[self.classes_of(nodes)]
         return x
 
+    def asked(self) -> list[int]:
+        """Nodes for training, validation and test that were asked for."""
+        return [self.num_train if size is None else size for size in (self.num_train, self.num_val, self.num_test)]
+
     def split(self) -> Split:
-        """Three disjoint parts."""
-        sizes = [self.num_train if size is None else size for size in (self.num_train, self.num_val, self.num_test)]
-        ends = np.cumsum([max(1, min(size, self.num_nodes // 4)) for size in sizes])
+        """Three disjoint parts, each at most a quarter of all nodes."""
+        ends = np.cumsum([max(1, min(size, self.num_nodes // 4)) for size in self.asked()])
         train, val, test = np.split(self._shuffled(PARTS, np.arange(ends[-1])), ends[:2])
         return Split(train, val, test, name="given")
 
@@ -189,6 +192,10 @@ def generate(
     then bounds nothing, since next to none of the host's is taken.
     """
     with new_folder(out) as temporary, GraphWriter(temporary) as writer:
+        split = model.split()
+        if list(split.sizes) != model.asked():
+            train, val, test = split.sizes
+            say(f"{train:,} nodes for training, {val:,} for validation, {test:,} for test: at most a quarter for each")
         if device is None:
             notes = _write(model, writer, temporary, memory, half, say)
         else:
@@ -199,7 +206,7 @@ def generate(
             name=Path(out).resolve().name or "graph",
             directed=False,
             class_names=tuple(map(str, range(model.num_classes))),
-            splits=(model.split(),),
+            splits=(split,),
             notes=(model.note, *notes),
             num_features=model.num_features,
         )
