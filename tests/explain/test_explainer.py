@@ -192,6 +192,16 @@ def test_neighbours_scores_are_a_part() -> None:
     assert part.importance == pytest.approx(e.probability(e.predicted) - own, abs=1e-5)
 
 
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_node_without_neighbours_has_no_scores_of_theirs(learned: bool) -> None:
+    """Learned weights need not sum to 1, so that its own scores are others than without passing any on."""
+    graph = awkward_graph()
+    method = method_of(graph, score_hops=3, score_learned=learned)
+    e = Explainer(method, graph, graph.class_names).explain(ISOLATED)
+    assert "scores of neighbours" not in {part.name for part in e.parts}
+    assert e.neighbours == ()
+
+
 @pytest.mark.parametrize("votes", [1, 2])
 @pytest.mark.parametrize("learned", [False, True])
 def test_scores_of_each_neighbour(learned: bool, votes: int) -> None:
