@@ -290,13 +290,14 @@ def load_graph_for(
     """The run's own graph, or the one that `source` names, as its model takes it; `option` is how a user names one.
 
     Edges keep their directions if those of the training did, unless `directed` says otherwise for another graph. `say`
-    is told what was done to another graph of the user's own, and where it has no weights though the run's has, or has.
+    is told what was done to another graph of the user's own, and if it has weights or directions where the run's has
+    none, or the other way round.
     """
     own = manifest["graph"]
     if source is not None:
         kept = own["directed"] and drops_directions(source) if directed is None else directed
         named = load_graph(source, directed=kept)
-        if notes := _notes_on(named, source, own):
+        if notes := _notes_on(named, source, own, directed is not None):
             say(f"{named.name}: {'; '.join(notes)}")
         return classifier.prepared(named)
     if directed is not None and directed != own["directed"]:
@@ -318,12 +319,18 @@ def load_graph_for(
     return graph
 
 
-def _notes_on(graph: Graph, source: str, own: dict[str, Any]) -> list[str]:
-    """What there is to say of a graph that a run is used on; `own` is what its manifest has of the run's own."""
+def _notes_on(graph: Graph, source: str, own: dict[str, Any], asked: bool) -> list[str]:
+    """What there is to say of a graph that a run is used on; `own` is what its manifest has of the run's own.
+
+    `asked` is whether the user said how to take directions; else a saved graph has those it was saved with.
+    """
     notes = [] if find_dataset(source) else list(graph.notes)
     weighted = graph.edge_weight is not None
     if own.get("weighted", weighted) != weighted:  # runs written before do not say
         trained, here = ("weights", "none") if own["weighted"] else ("no weights", "some")
+        notes.append(f"the edges that the run was trained on have {trained}, these have {here}")
+    if own["directed"] != graph.directed and not asked:
+        trained, here = ("directions", "none") if own["directed"] else ("no directions", "some")
         notes.append(f"the edges that the run was trained on have {trained}, these have {here}")
     return notes
 
