@@ -89,7 +89,7 @@ def test_scores_are_of_labelled_nodes(fitted: TokenphormerClassifier) -> None:
     assert fitted.score(some) == pytest.approx(right[:54].mean())
     with pytest.raises(InputError, match="score: none of 6 nodes of graph 'tiny' has a label"):
         fitted.score(some, np.arange(54, 60))
-    with pytest.raises(InputError, match="score: there are no nodes; expected"):
+    with pytest.raises(InputError, match="score: none of 60 nodes of graph 'tiny' has a label; expected some with"):
         fitted.score(tiny_graph(unlabelled=60))
     with pytest.raises(InputError, match="score: there are no nodes; expected some with labels, so name"):
         fitted.score(nodes=[])
@@ -184,12 +184,19 @@ def test_names_of_graphs_are_no_graphs(fitted: TokenphormerClassifier) -> None:
 
 
 def test_graphs_of_other_libraries_are_no_graphs(fitted: TokenphormerClassifier) -> None:
-    for other, maker in ((to_pyg(GRAPH), "from_pyg"), (to_networkx(GRAPH), "from_networkx")):
+    of_pyg, of_networkx = ("torch_geometric.Data", "from_pyg"), ("networkx.Graph", "from_networkx")
+    for other, (came, maker) in ((to_pyg(GRAPH), of_pyg), (to_networkx(GRAPH), of_networkx)):
         for call in (classifier().fit, fitted.predict):
             with pytest.raises(
-                InputError, match=rf"expected a Graph, got a \w+; tokenphormer\.graph\.{maker} makes one"
+                InputError, match=rf"expected a Graph, got a {came}; tokenphormer\.graph\.{maker} makes one"
             ):
                 call(other)
+
+
+def test_what_training_would_say_is_a_warning() -> None:
+    known = Split(SPLIT.train[GRAPH.y[SPLIT.train] != 2], SPLIT.val, SPLIT.test)
+    with pytest.warns(UserWarning, match="no training node is of class <b>plain</b>: it cannot be learned"):
+        classifier(max_epochs=1).fit(GRAPH, known)
 
 
 def test_scores_of_other_classes(fitted: TokenphormerClassifier) -> None:

@@ -133,9 +133,30 @@ def test_predict(cli: Cli, mine: str) -> None:
     write_folder(tiny_graph(num_nodes=33, seed=5), Path("other"))
     Path("ids.txt").write_text(f"{GRAPH.id_of(7)}\n", encoding="utf-8")
     answer = cli("predict", "out", "other", "--out", "q.parquet", "--nodes", "ids.txt")
-    assert answer == Answer(0, "q.parquet: predictions for 1 nodes of other\n", "")
+    assert (answer.code, answer.out) == (0, "q.parquet: predictions for 1 nodes of other\n")
+    assert answer.err.startswith("other: 33 nodes from nodes.csv, ")
     assert_refused(cli("predict", "out", "--out", "p.csv"), 2, "p.csv: exists already")
     assert cli("predict", "out", "--out", "p.csv", "--force").code == 0
+
+
+def test_what_was_done_to_another_graph_is_said(cli: Cli, mine: str) -> None:
+    edges = pd.read_csv("mine/edges.csv", dtype=str)
+    write_folder(GRAPH, Path("capital"))
+    edges.assign(Weight=2.5).to_csv("capital/edges.csv", index=False)
+    edges.assign(weight=2.5).to_csv("mine/edges.csv", index=False)
+    assert cli("train", mine, *QUICK, "--out", "out").code == 0
+    lost = "; columns of edges.csv not used: 'Weight' (weights are read from 'weight')"
+    unlike = "; the edges that the run was trained on have weights, these have none\n"
+    for command in (["predict", "out", "capital"], ["explain", "out", "--node", GRAPH.id_of(0), "--graph", "capital"]):
+        answer = cli(*command)
+        assert answer.code == 0
+        assert answer.err.startswith("capital: 60 nodes from nodes.csv, ")
+        assert lost in answer.err
+        assert answer.err.endswith(unlike)
+    again = cli("predict", "out", mine, "--out", "again.csv").err
+    assert again.startswith("mine: ")
+    assert "the run was trained" not in again
+    assert cli("predict", "out", "--out", "own.csv").err == ""
 
 
 # ---------------------------------------------------------------- what is refused

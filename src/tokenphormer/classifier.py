@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Lock
@@ -102,7 +103,10 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         return tags
 
     def fit(self, graph: Graph | ArrayLike, split: Split | ArrayLike | None = None) -> TokenphormerClassifier:
-        """Train on a graph and a split (default: stratified 60/20/20), or on a table and its labels."""
+        """Train on a graph and a split (default: stratified 60/20/20), or on a table and its labels.
+
+        What `tokenphormer train` would say of it is a warning here: a class without a training node, say.
+        """
         config = self.config
         classes = None
         _refuse_other(graph)
@@ -118,7 +122,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         with _own_random_numbers(device):
             pretrained = _sgpm(self.sgpm, graph, device)
             vectors = None if pretrained is None else pretrained.vectors(graph, config.sgpm_token, device)
-            fitted = fit_tokenphormer(graph, split, config, device, sgpm=vectors)
+            fitted = fit_tokenphormer(graph, split, config, device, sgpm=vectors, say=_warn)
         self._take(fitted, graph, split, config, pretrained)
         if classes is not None:
             self.classes_ = classes
@@ -191,7 +195,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         method, on = self._method_for(graph)
         by_split = nodes is None and self.split_ is not None and self._is_own(on if graph is None else graph)
         if nodes is None:
-            nodes = self.split_.test if by_split and self.split_ is not None else np.flatnonzero(on.y >= 0)
+            nodes = self.split_.test if by_split and self.split_ is not None else np.arange(on.num_nodes)
         chosen = _check_nodes(nodes, on)
         labelled = chosen[on.y[chosen] >= 0]
         if not len(labelled):
@@ -417,14 +421,19 @@ def _own_random_numbers(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
+def _warn(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=2)
+
+
 def _refuse_other(graph: object) -> None:
     """Raise for what is a graph to its user, but no Graph; a table passes."""
     if isinstance(graph, str | Path):
         raise InputError(f"expected a Graph, got the name {str(graph)!r}; read it first: load_graph({str(graph)!r})")
     makers = {"networkx": "from_networkx", "torch_geometric": "from_pyg"}
-    maker = makers.get(type(graph).__module__.partition(".")[0])
-    if maker is not None:
-        raise InputError(f"expected a Graph, got a {type(graph).__name__}; tokenphormer.graph.{maker} makes one of it")
+    library = type(graph).__module__.partition(".")[0]
+    if library in makers:
+        came = f"{library}.{type(graph).__name__}"  # theirs may be called Graph too
+        raise InputError(f"expected a Graph, got a {came}; tokenphormer.graph.{makers[library]} makes one of it")
 
 
 def _check_nodes(nodes: ArrayLike, graph: Graph) -> NDArray[np.int64]:

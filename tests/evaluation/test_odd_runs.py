@@ -133,3 +133,16 @@ def test_another_graph_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     refused("^mine: is not the graph that the run was trained on", own)
     (tmp_path / "a" / "mine").rename(tmp_path / "a" / "gone")
     refused("^mine: is not the graph that the run was trained on", "")
+
+
+def test_directions_other_than_in_training_are_said(tmp_path: Path) -> None:
+    """A saved graph is as it was written; of a run without directions, one with some is not what it knows."""
+    train(tmp_path / "out", tiny_graph(), config=tiny_config(max_epochs=1))
+    source = str(tmp_path / "saved.npz")
+    tiny_graph(directed=True).save(source)
+    said: list[str] = []
+    for number, directed in enumerate((None, True)):  # where it was asked for, there is nothing to say
+        predict_run(tmp_path / "out", source, tmp_path / f"{number}.csv", None, "cpu", directed, False, said.append)
+    told = "the edges that the run was trained on have no directions, these have some"
+    assert said[0].endswith(told)
+    assert not any(told in text for text in said[1:])

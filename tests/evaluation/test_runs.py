@@ -92,6 +92,7 @@ def test_the_manifest_tells_the_truth(run: Run) -> None:
         "source": str(run.source),
         "name": "mine",
         "directed": False,
+        "weighted": False,
         "fingerprint": run.graph.fingerprint,
         "path": str(run.source.resolve()),
     }

@@ -17,6 +17,7 @@ from tests.explain.models import CASES, CPU, ISOLATED, LEAF, awkward_graph, case
 from tests.tiny import tiny_config, tiny_graph, tiny_split
 from tokenphormer.classifier import TokenphormerClassifier
 from tokenphormer.errors import InputError
+from tokenphormer.evaluation.explanations.summary import summarise_attention
 from tokenphormer.explain import METHODS, Explainer, Explanation, explainer
 from tokenphormer.explain.attention import attention_rollout, readout_attention
 from tokenphormer.graph import Graph
@@ -191,6 +192,16 @@ def test_neighbours_scores_are_a_part() -> None:
     assert part.importance == pytest.approx(e.probability(e.predicted) - own, abs=1e-5)
 
 
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_node_without_neighbours_has_no_scores_of_theirs(learned: bool) -> None:
+    """Learned weights need not sum to 1, so that its own scores are others than without passing any on."""
+    graph = awkward_graph()
+    method = method_of(graph, score_hops=3, score_learned=learned)
+    e = Explainer(method, graph, graph.class_names).explain(ISOLATED)
+    assert "scores of neighbours" not in {part.name for part in e.parts}
+    assert e.neighbours == ()
+
+
 @pytest.mark.parametrize("votes", [1, 2])
 @pytest.mark.parametrize("learned", [False, True])
 def test_scores_of_each_neighbour(learned: bool, votes: int) -> None:
@@ -264,6 +275,16 @@ def test_nodes_by_id_and_by_index() -> None:
 def test_unknown_nodes(node: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         explainer_of({}).explain(node)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_numbers_too_large_for_the_model(method: Any) -> None:
+    graph = awkward_graph(x=np.full((20, 4), 3e38, np.float32))
+    found = Explainer(method_of(graph), graph, graph.class_names)
+    with pytest.raises(InputError, match=r"node 4 \(counted from 0\): its class scores are not finite \(1 of"):
+        found.explain(4, method)
+    with pytest.raises(InputError, match=r"its class scores are not finite \(20 of 20 nodes\)"):
+        summarise_attention(found)
 
 
 def test_unknown_methods() -> None:

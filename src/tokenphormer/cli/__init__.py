@@ -28,6 +28,7 @@ from tokenphormer.cli.options import (
     load_and_tell,
     say,
     say_notes,
+    say_once,
     say_passed_over,
 )
 from tokenphormer.errors import (
@@ -484,7 +485,7 @@ def predict(
 
     with distributed.joined(choose_device(device)) as own:
         say_passed_over(graph)
-        count, name = predict_run(run, graph, out, nodes, own, directed, force)
+        count, name = predict_run(run, graph, out, nodes, own, directed, force, say_once)
         if not distributed.is_first():
             return
     typer.echo(f"{out}: predictions for {count:,} nodes of {name}")
@@ -505,7 +506,7 @@ def explain(
     from tokenphormer.evaluation.explanations.run import explain_run
 
     say_passed_over(graph)
-    typer.echo(explain_run(run, node, graph, method, out, device, directed, force))
+    typer.echo(explain_run(run, node, graph, method, out, device, directed, force, say_once))
 
 
 @app.command()

@@ -33,6 +33,14 @@ def say(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def say_once(text: str) -> None:
+    """The same, of several processes from the first alone."""
+    from tokenphormer import distributed
+
+    if distributed.is_first():
+        say(text)
+
+
 def names(text: str) -> tuple[str, ...]:
     """Names with commas between, each once: what is named twice is not done twice.
 

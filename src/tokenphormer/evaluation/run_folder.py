@@ -19,6 +19,7 @@ import json
 import platform
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -199,6 +200,7 @@ def write_run(
             "source": graph_source,
             "name": graph.name,
             "directed": graph.directed,
+            "weighted": graph.edge_weight is not None,
             "fingerprint": graph.fingerprint,
         }
         | _place(graph_source),
@@ -283,15 +285,21 @@ def load_graph_for(
     source: str | None,
     directed: bool | None = None,
     option: str = "GRAPH",
+    say: Callable[[str], None] = lambda _: None,
 ) -> Graph:
     """The run's own graph, or the one that `source` names, as its model takes it; `option` is how a user names one.
 
-    Edges keep their directions if those of the training did, unless `directed` says otherwise for another graph.
+    Edges keep their directions if those of the training did, unless `directed` says otherwise for another graph. `say`
+    is told what was done to another graph of the user's own, and if it has weights or directions where the run's has
+    none, or the other way round.
     """
     own = manifest["graph"]
     if source is not None:
         kept = own["directed"] and drops_directions(source) if directed is None else directed
-        return classifier.prepared(load_graph(source, directed=kept))
+        named = load_graph(source, directed=kept)
+        if notes := _notes_on(named, source, own, directed is not None):
+            say(f"{named.name}: {'; '.join(notes)}")
+        return classifier.prepared(named)
     if directed is not None and directed != own["directed"]:
         trained, asked = ("directed", "--no-directed") if own["directed"] else ("undirected", "--directed")
         raise InputError(
@@ -309,6 +317,22 @@ def load_graph_for(
             f"{found}: is not the graph that the run was trained on any more; name it as {option} to go on{other}"
         )
     return graph
+
+
+def _notes_on(graph: Graph, source: str, own: dict[str, Any], asked: bool) -> list[str]:
+    """What there is to say of a graph that a run is used on; `own` is what its manifest has of the run's own.
+
+    `asked` is whether the user said how to take directions; else a saved graph has those it was saved with.
+    """
+    notes = [] if find_dataset(source) else list(graph.notes)
+    weighted = graph.edge_weight is not None
+    if own.get("weighted", weighted) != weighted:  # runs written before do not say
+        trained, here = ("weights", "none") if own["weighted"] else ("no weights", "some")
+        notes.append(f"the edges that the run was trained on have {trained}, these have {here}")
+    if own["directed"] != graph.directed and not asked:
+        trained, here = ("directions", "none") if own["directed"] else ("no directions", "some")
+        notes.append(f"the edges that the run was trained on have {trained}, these have {here}")
+    return notes
 
 
 def write_plots(folder: Path, graph: Graph) -> None:

@@ -305,7 +305,14 @@ def _attention(fitted: Fitted, split: Split) -> dict[str, float]:
 
 
 def predict_run(
-    folder: Path, source: str | None, out: Path, ids: Path | None, device: str, directed: bool | None, overwrite: bool
+    folder: Path,
+    source: str | None,
+    out: Path,
+    ids: Path | None,
+    device: str,
+    directed: bool | None,
+    overwrite: bool,
+    say: Callable[[str], None] = lambda _: None,
 ) -> tuple[int, str]:
     """Predict with a finished run into a CSV or Parquet file; how many nodes, and of which graph.
 
@@ -321,7 +328,7 @@ def predict_run(
             raise InputError(f"{out}: exists already; choose another name, or say --force")
 
     distributed.on_first(check_free, where)
-    graph = load_graph_for(folder, classifier, manifest, source, directed)
+    graph = load_graph_for(folder, classifier, manifest, source, directed, say=say)
     nodes = None if ids is None else np.array(read_node_list(ids, graph), dtype=np.int64)
     same = {"run": json.dumps(manifest["files"]), "graph": graph.fingerprint, "nodes": digest([("nodes", nodes)])}
     distributed.check_same(same, where)

@@ -27,7 +27,7 @@ from tokenphormer.explain.explanation import (
     Token,
     check_method,
 )
-from tokenphormer.explain.neighbours import Ints, distances, hop_rows, score_row
+from tokenphormer.explain.neighbours import Ints, SparseRow, distances, hop_rows, score_row
 from tokenphormer.explain.occlusion import group_drops, node_drops, score_drops, step_drops, token_drops
 from tokenphormer.explain.reading import Mixture, Reading, all_final_scores, own_scores, project_rows, read, walk_shares
 from tokenphormer.graph import Graph
@@ -168,17 +168,22 @@ class _Work:
         """Whether there are scores of neighbours to be removed."""
         return self.occluding and self.explainer.method.passes_scores
 
+    @cached_property
+    def _others(self) -> SparseRow:
+        """The other nodes whose class scores arrive here, and by what these are multiplied."""
+        nodes, weights = score_row(self.graph, self.index, self.explainer.method.score_weights.tolist())
+        return nodes[nodes != self.index], weights[nodes != self.index]
+
     def neighbours(self) -> tuple[list[Neighbour], int]:
         """The nodes whose class scores arrive here, and how many were left out."""
         if not self._passing:
             return [], 0
         method = self.explainer.method
-        nodes, weights = score_row(self.graph, self.index, method.score_weights.tolist())
-        others = np.flatnonzero(nodes != self.index)
-        chosen = others[np.argsort(-np.abs(weights[others]), kind="stable")[:MAX_NODES]]
+        others, weights = self._others
+        chosen = np.argsort(-np.abs(weights), kind="stable")[:MAX_NODES]
         if not len(chosen):
             return [], 0
-        nodes, weights = nodes[chosen], weights[chosen]
+        nodes, weights = others[chosen], weights[chosen]
         own = [own_scores(method, nodes, draw) for draw in range(len(self.readings))]
         factor = torch.tensor(weights, dtype=torch.float32, device=own[0].device)[:, None]
         drops = [score_drops(r, factor * scores) for r, scores in zip(self.readings, own, strict=True)]
@@ -200,8 +205,8 @@ class _Work:
         return found, len(others) - len(chosen)
 
     def _neighbours_scores(self) -> list[Part]:
-        """Where class scores are passed on, what of the prediction is gone without that."""
-        if not self._passing:
+        """Where class scores arrive from others, what of the prediction is gone if none were passed on."""
+        if not self._passing or not len(self._others[0]):
             return []
         drops = [reading.probabilities[0] - reading.alone.probabilities[0] for reading in self.readings]
         pair = self._pair(np.mean(drops, axis=0)[self.classes])

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tokenphormer.explain.neighbours import Ints, SparseRow, score_share
 from tokenphormer.model import Tokenphormer
 from tokenphormer.tokens.source import TokenSettings
-from tokenphormer.training.loop import in_pieces
+from tokenphormer.training.loop import check_finite, in_pieces
 from tokenphormer.training.tokenphormer import TokenphormerMethod
 
 PIECE = 1 << 23
@@ -77,8 +77,10 @@ class Reading:
 
     @cached_property
     def probabilities(self) -> NDArray[np.float64]:
-        """(B, C) of all classes, nothing removed."""
-        return self.of_variants(np.arange(len(self.nodes)), lambda rows: self.inputs[rows])
+        """(B, C) of all classes, nothing removed; an error where the graph's numbers are too large for the model."""
+        found = self.of_variants(np.arange(len(self.nodes)), lambda rows: self.inputs[rows])
+        check_finite(found, self.nodes)
+        return found
 
     @cached_property
     def final_scores(self) -> Tensor:

@@ -369,13 +369,18 @@ def predict(
         whole[places] = total
         total = distributed.total(whole)
     result: NDArray[np.float32] = (total / settings.votes).cpu().numpy()
-    lost = np.flatnonzero(~np.isfinite(result).all(axis=1))
+    check_finite(result, nodes)
+    return soften(result, getattr(method, "temperature", 1.0))
+
+
+def check_finite(probabilities: NDArray[np.floating], nodes: NDArray[np.int64]) -> None:
+    """Raise unless the probabilities of all nodes, (len(nodes), C), are numbers."""
+    lost = np.flatnonzero(~np.isfinite(probabilities).all(axis=1))
     if lost.size:
         raise InputError(
             f"node {nodes[lost[0]]} (counted from 0): its class scores are not finite "
             f"({lost.size} of {len(nodes)} nodes); features and edge weights must be of the size they had in training"
         )
-    return soften(result, getattr(method, "temperature", 1.0))
 
 
 def in_pieces(compute: Callable[[Tensor], Tensor], nodes: Tensor, size: int) -> list[Tensor]:

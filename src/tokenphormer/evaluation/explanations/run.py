@@ -31,6 +31,7 @@ def explain_run(
     device: str,
     directed: bool | None,
     overwrite: bool,
+    say: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Explain a node, or without one sum up the attention of all; what there is to say about it, for the screen.
 
@@ -44,7 +45,8 @@ def explain_run(
     if node is None and method not in ("auto", "attention"):
         raise InputError(f"--method {method}: explains one node; name it with --node, or leave --method out")
     classifier, manifest = load_run(folder, device=device)
-    explainer = classifier.explainer(load_graph_for(folder, classifier, manifest, source, directed, "--graph"))
+    graph = load_graph_for(folder, classifier, manifest, source, directed, "--graph", say)
+    explainer = classifier.explainer(graph)
     if node is None:
         summary = summarise_attention(explainer)
         if out is not None:
