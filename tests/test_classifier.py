@@ -429,6 +429,14 @@ def test_what_is_written_is_plain(fitted: TokenphormerClassifier, tmp_path: Path
     assert meta["graph"]["fingerprint"] == GRAPH.fingerprint
 
 
+def test_a_runs_model_is_not_replaced(fitted: TokenphormerClassifier, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_text("the run's")
+    with pytest.raises(InputError, match="is a run, whose model would be lost; choose another folder"):
+        fitted.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").read_text() == "the run's"
+
+
 def test_files_that_are_refused(fitted: TokenphormerClassifier, tmp_path: Path) -> None:
     fitted.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"

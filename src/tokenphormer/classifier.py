@@ -39,6 +39,8 @@ from tokenphormer.training.tokenphormer import MOST_NODES, TokenphormerMethod, a
 from tokenphormer.walks.sampling import check_device, choose_device
 
 WEIGHTS_FILE = "model.safetensors"
+RUN_FILE = "run.json"
+"""What the folder of a finished run has."""
 _NO_EDGES = np.zeros((2, 0), np.int64)
 _NO_SETTINGS: dict[str, Any] = {"device": "auto", "random_state": None, "sgpm": None}
 _DEFAULTS: dict[str, Any] = Config().__dict__ | _NO_SETTINGS
@@ -265,11 +267,16 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     # ---------------------------------------------------------------- files
 
     def save_pretrained(self, folder: str | Path, *, with_sgpm: bool = True) -> None:
-        """Write weights, settings, class names, and the SGPM if there is one: safetensors with JSON inside."""
+        """Write weights, settings, class names, and the SGPM if there is one: safetensors with JSON inside.
+
+        A model that was saved there before is replaced; the folder of a run is refused.
+        """
         if not hasattr(self, "weights_"):
             raise NotFittedError("this TokenphormerClassifier is not fitted yet; call fit first")
         from tokenphormer import __version__
 
+        if (Path(folder) / RUN_FILE).exists():
+            raise InputError(f"save_pretrained: {folder} is a run, whose model would be lost; choose another folder")
         if self.classes_.dtype.kind not in "biufU" and not all(isinstance(c, str | int | float) for c in self.classes_):
             came = f"{type(self.classes_[0]).__name__}, such as {self.classes_[0]}"
             raise InputError(f"save_pretrained: in a file classes are texts or numbers, not {came}; fit on their texts")

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokenphormer.classifier import WEIGHTS_FILE, TokenphormerClassifier
+from tokenphormer.classifier import RUN_FILE, WEIGHTS_FILE, TokenphormerClassifier
 from tokenphormer.errors import InputError
 from tokenphormer.evaluation import plots
 from tokenphormer.evaluation.breakdown import node_homophily
@@ -45,7 +45,7 @@ from tokenphormer.training.calibration import soften
 from tokenphormer.training.settings import Config
 
 FORMAT = 1
-MANIFEST = "run.json"
+MANIFEST = RUN_FILE
 Calibration = dict[str, Any]
 """`temperature`, and the calibration error of each part of the split `before` it and `after`."""
 
