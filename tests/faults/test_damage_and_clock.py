@@ -101,7 +101,7 @@ def test_a_clock_that_goes_backwards(tmp_path: Path, monkeypatch: pytest.MonkeyP
         os.utime(path, (4e9 - 1e9 * (number % 4),) * 2)
     train_run(graph, "tiny", split, config, tmp_path / "two", CPU, seeds=2, resume=True)
     assert (tmp_path / "one/predictions.csv").read_bytes() == (tmp_path / "two/predictions.csv").read_bytes()
-    row = {"kind": "trial", "model": "mlp", "dataset": "debian", "study": "main", "status": "done", "format": 1}
+    row = {"kind": "pretrain", "model": "mlp", "dataset": "debian", "study": "main", "status": "done", "format": 1}
     for trial in range(3):
         append_row(tmp_path / "rows.jsonl", row | {"trial": trial, "time": time.time()})
         append_row(tmp_path / "rows.jsonl", row | {"trial": trial, "time": time.time(), "again": True})
