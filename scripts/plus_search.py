@@ -5,7 +5,8 @@
 Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset (or
 another share, `--keep`) on `--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them
 sees a test label. It can be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the
-rows tell. `--search plus-averaged` and those that begin with `plus-cpu` draw nothing: they are all combinations.
+rows tell. `--search plus-averaged`, `plus-wide` and those that begin with `plus-cpu` draw nothing: they are all
+combinations.
 """
 
 from __future__ import annotations
@@ -265,7 +266,17 @@ CPU_HOPS: dict[str, tuple[object, ...]] = {
     "weight_average": (0.9, 0.98),
 }
 """What it can be at the small width, with more patience and a shorter mean."""
+WIDE: dict[str, tuple[object, ...]] = {
+    RECIPE: ("agreeing",),
+    "hidden_channels": (256, 128),
+    "dropout": (0.7, 0.5),
+    "l2": (5e-3, 1e-2, 2e-2),
+    "num_hops": (1, 2),
+    "score_teleport": (0.2, 0.4),
+}
+"""*Agreeing*, wider and with more decay: the three best of `plus-alike-refined` on DBLP, on two splits, were so."""
 SPACES = {
+    "plus-wide": WIDE,
     "plus-cpu": CPU,
     "plus-cpu-hops": CPU_HOPS,
     "plus-cpu-deep": CPU_DEEP,
