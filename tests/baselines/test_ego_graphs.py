@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
+import pytest
 import torch
 from scipy.stats import chisquare
 
 from tests.baselines.build import build, separable_graph
-from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, distinct, draw_key, mix, numbered, uniform
+from tokenphormer.baselines.ego_graphs import (
+    EgoGraphs,
+    dense_adjacency,
+    distinct,
+    draw_key,
+    mix,
+    numbered,
+    read_in_groups,
+    uniform,
+)
 from tokenphormer.graph import Graph
 from tokenphormer.hashing import mix64
 
@@ -120,3 +131,39 @@ def test_directions_are_kept() -> None:
     tokens = torch.tensor([[0, 3, 1, -1], [2, 1, 3, 0]])
     found = EgoGraphs(task).adjacent(tokens).nonzero().tolist()
     assert found == [[0, 0, 1], [0, 1, 2], [1, 2, 0], [1, 2, 1], [1, 3, 2]]
+
+
+def test_groups_are_padded_to_their_largest_and_keep_their_order() -> None:
+    tokens = torch.full((40, 6), -1)
+    for row in range(40):  # from none to five others, here and there in the row
+        tokens[row, 0] = row
+        tokens[row, [[], [3], [1, 5], [2, 3, 4], [1, 2, 4, 5], [1, 2, 3, 4, 5]][row % 6]] = 100 + row
+    widths = []
+
+    def read(group: torch.Tensor) -> torch.Tensor:
+        widths.append(group.shape[1])
+        return torch.stack([group[:, 0], (group >= 0).sum(dim=1)], dim=1)
+
+    found = read_in_groups(tokens, read)
+    assert found.tolist() == [[row, 1 + row % 6] for row in range(40)]
+    assert widths == sorted(widths)
+    assert widths[0] < widths[-1] == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("gophormer", {}), ("graphormer", {"max_full_nodes": 0}), ("san", {"max_full_nodes": 0})]
+)
+def test_scores_are_the_same_in_groups(name: str, settings: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    star = Graph.from_edges(np.array([[0] * 11, range(1, 12)]), num_nodes=16, x=np.eye(16), y=np.arange(16) % 2)
+    method = build(name, star, train_nodes=np.arange(16), **settings).eval()
+    nodes, calls = torch.arange(16), []
+
+    def all_at_once(tokens: torch.Tensor, read: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        calls.append(len(tokens))
+        return read(tokens)
+
+    with torch.no_grad():
+        found = method.scores(nodes)
+        monkeypatch.setattr(f"tokenphormer.baselines.{name}.read_in_groups", all_at_once)
+        torch.testing.assert_close(method.scores(nodes), found, rtol=1e-5, atol=1e-5)
+    assert sum(calls) >= 16, "it does not read ego-graphs in groups"

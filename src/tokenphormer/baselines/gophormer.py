@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, shares
 from tokenphormer.baselines.biased_transformer import BiasedLayer, hide
-from tokenphormer.baselines.ego_graphs import EgoGraphs, draw_key, mix
+from tokenphormer.baselines.ego_graphs import EgoGraphs, draw_key, mix, read_in_groups
 from tokenphormer.hops import propagation_matrix
 
 
@@ -150,10 +150,13 @@ class Gophormer(Baseline):
 
     def read(self, tokens: Tensor) -> Tensor:
         """(B, C) class scores of the ego-graphs' centres."""
+        inputs = self.project(self.task.x)
+        return read_in_groups(tokens, lambda group: self.read_group(group, inputs))
+
+    def read_group(self, tokens: Tensor, inputs: Tensor) -> Tensor:
+        """The same of ego-graphs that are read together; `inputs` are the projected features of all nodes."""
         B, G = len(tokens), len(self.global_nodes)
-        H = torch.cat(
-            [F.embedding(tokens.clamp(min=0), self.project(self.task.x)), self.global_nodes.expand(B, -1, -1)], dim=1
-        )
+        H = torch.cat([F.embedding(tokens.clamp(min=0), inputs), self.global_nodes.expand(B, -1, -1)], dim=1)
         encoding = F.pad(self.proximity(tokens), (0, int(G > 0), 0, G, 0, G))  # (B, T + G, T + G, relations)
         if G:
             encoding[:, -G:, :, -1] = encoding[:, :, -G:, -1] = 1

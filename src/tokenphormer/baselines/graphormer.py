@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tokenphormer.baselines.base import Baseline, Task, at_least, attention_dtype, check_heads, shares
 from tokenphormer.baselines.biased_transformer import BiasedLayer, hide
-from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, draw_key
+from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, draw_key, read_in_groups
 from tokenphormer.graph import Graph
 
 
@@ -103,20 +103,28 @@ class Graphormer(Baseline):
     def forward(self) -> Tensor:
         """(n, C) class scores of all nodes from one sequence of all nodes."""
         everyone = torch.arange(self.task.num_nodes, device=self.task.device)[None]
-        return self.read(everyone, self.distances[None], None)[0]
+        return self.read(everyone, self.project(self.task.x), self.distances[None], None)[0]
 
     def scores(self, nodes: Tensor) -> Tensor:
         """(B, C) class scores."""
         if self.full:
             return super().scores(nodes)
         tokens = self.egos.sample(nodes, (self.settings.fan_out, self.settings.fan_out), self.key)
-        steps = distances(self.egos.adjacent(tokens).float(), self.settings.max_distance)
-        return self.read(tokens, steps, first=1)[:, 0]
+        inputs = self.project(self.task.x)
 
-    def read(self, tokens: Tensor, steps: Tensor, first: int | None) -> Tensor:
-        """(B, first, C) class scores of the first of (B, T) nodes that are `steps` (B, T, T) apart; −1 is no node."""
+        def read(tokens: Tensor) -> Tensor:
+            steps = distances(self.egos.adjacent(tokens).float(), self.settings.max_distance)
+            return self.read(tokens, inputs, steps, first=1)[:, 0]
+
+        return read_in_groups(tokens, read)
+
+    def read(self, tokens: Tensor, inputs: Tensor, steps: Tensor, first: int | None) -> Tensor:
+        """(B, first, C) class scores of the first of (B, T) nodes that are `steps` (B, T, T) apart; −1 is no node.
+
+        `inputs` are the projected features of all nodes.
+        """
         there = tokens.clamp(min=0)
-        H = F.embedding(there, self.project(self.task.x)) + self.centrality(self.degree[there])
+        H = F.embedding(there, inputs) + self.centrality(self.degree[there])
         bias = self.bias(steps)
         bias = (bias if self.full else hide(bias, tokens >= 0)).to(attention_dtype(bias.device))  # once for all layers
         for number, layer in enumerate(self.layers, 1):

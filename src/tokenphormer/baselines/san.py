@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tokenphormer.baselines.base import Baseline, Task, at_least, attention_dtype, check_heads, shares
-from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, draw_key
+from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, draw_key, read_in_groups
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.model import dropout
@@ -184,20 +184,29 @@ class SAN(Baseline):
     def forward(self) -> Tensor:
         """(n, C) class scores of all nodes from one sequence of all nodes."""
         everyone = torch.arange(self.task.num_nodes, device=self.task.device)[None]
-        return self.read(everyone, *self.pairs, first=None)[0]
+        return self.read(everyone, self.inputs(), *self.pairs, first=None)[0]
 
     def scores(self, nodes: Tensor) -> Tensor:
         """(B, C) class scores."""
         if self.full:
             return super().scores(nodes)
         tokens = self.egos.sample(nodes, (self.settings.fan_out, self.settings.fan_out), self.key)
-        real, added = real_and_added(self.egos.adjacent(tokens), tokens >= 0)
-        return self.read(tokens, real, added, first=1)[:, 0]
+        inputs = self.inputs()
 
-    def read(self, tokens: Tensor, real: Pairs, added: Pairs, first: int | None) -> Tensor:
+        def read(tokens: Tensor) -> Tensor:
+            real, added = real_and_added(self.egos.adjacent(tokens), tokens >= 0)
+            return self.read(tokens, inputs, real, added, first=1)[:, 0]
+
+        return read_in_groups(tokens, read)
+
+    def inputs(self) -> Tensor:
+        """(n, h) features and positions of all nodes."""
+        inputs: Tensor = self.project(self.task.x) + self.place(self.position())
+        return inputs
+
+    def read(self, tokens: Tensor, inputs: Tensor, real: Pairs, added: Pairs, first: int | None) -> Tensor:
         """(B, first, C) class scores of the first of (B, T) nodes; −1 is no node."""
-        there = tokens.clamp(min=0)
-        H = F.embedding(there, self.project(self.task.x) + self.place(self.position()))
+        H = F.embedding(tokens.clamp(min=0), inputs)
         for number, layer in enumerate(self.layers, 1):
             H = layer(H, real, added, first=first if number == len(self.layers) else None)
         scores: Tensor = self.head(H)
