@@ -243,7 +243,7 @@ def _search_of(rows: list[Row], trials: int, splits: int) -> tuple[int, int]:
 
 def _shortfall(trials: int, splits: int, most_trials: int, most_splits: int) -> str:
     """How a search was smaller than that of most methods."""
-    told = [f"{trials} trials"] if trials < most_trials else []
+    told = [f"{trials} trial{'s' if trials > 1 else ''}"] if trials < most_trials else []
     judged = f"judged on {splits} split{'s' if splits > 1 else ''}"
     return ", ".join([*told, judged] if splits < most_splits else told)
 
