@@ -9,15 +9,18 @@ pages and tables. Nothing in these blocks is typed in, the sentences included.
 from __future__ import annotations
 
 import csv
-import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenphormer.benchmark.grid import usual_protocol
+from tokenphormer.benchmark.grid import STUDY, usual_protocol
 from tokenphormer.benchmark.methods import entry
-from tokenphormer.benchmark.tables import Difference, difference_text
+from tokenphormer.benchmark.rows import Row, read_rows
+from tokenphormer.benchmark.tables import Difference, difference_text, main_finals
 
+Files = dict[str, list[Row]]
+"""Rows by the name of their file."""
 ROOT = Path(__file__).parents[1]
 OURS, PLUS, TUNED, PLAIN = "tokenphormer", "tokenphormer+", "gcn_tuned", "gcn"
 MARKED = re.compile(r"(?<=<!-- results: )(\w+)( -->\n).*?(?=<!-- end of results -->)", re.DOTALL)
@@ -72,15 +75,30 @@ def read_cells(folder: Path) -> dict[str, dict[str, Cell]]:
     return {dataset: cells for dataset, cells in found.items() if OURS in cells}
 
 
-def row_files(folder: Path) -> dict[str, list[str]]:
-    """Dataset → names of the files with final rows of the main study."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        with path.open(encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file if line.strip()]
-        for dataset in {row["dataset"] for row in rows if (row.get("kind"), row.get("study")) == ("final", "main")}:
-            found.setdefault(dataset, []).append(path.name)
-    return found
+def row_files(folder: Path) -> Files:
+    """The rows of each file."""
+    return {path.name: read_rows([path]) for path in sorted(folder.glob("*.jsonl"))}
+
+
+def files_of(files: Files, dataset: str, methods: Iterable[str]) -> list[str]:
+    """Names of the files with the rows that the cells of some methods on a dataset are of."""
+    protocol = usual_protocol(dataset)
+    rows = [row for found in files.values() for row in found if row["dataset"] == dataset]
+    counted = {
+        (method, row["config_hash"], row["split"])
+        for method in methods
+        for row in main_finals(rows, dataset, protocol, method)
+    }
+    about = ("final", STUDY, dataset, protocol)
+    return [
+        name
+        for name, found in files.items()
+        if any(
+            (row["kind"], row["study"], row["dataset"], row.get("protocol")) == about
+            and (row["model"], row["config_hash"], row["split"]) in counted
+            for row in found
+        )
+    ]
 
 
 def rivals_of(cells: dict[str, Cell]) -> list[Cell]:
@@ -140,7 +158,7 @@ def links(names: list[str]) -> str:
     return ", ".join(found)
 
 
-def results(cells: dict[str, dict[str, Cell]], rows: dict[str, list[str]]) -> str:
+def results(cells: dict[str, dict[str, Cell]], files: Files) -> str:
     """README's table: both of ours beside the best of the others and the tuned GCN."""
     lines = [
         "| dataset | Tokenphormer | Tokenphormer+ | best of the others | GCN, tuned | best − Tokenphormer+ | rows |",
@@ -152,7 +170,8 @@ def results(cells: dict[str, dict[str, Cell]], rows: dict[str, list[str]]) -> st
         gap = difference_text(best.gaps.get(PLUS)) if best else ""
         shown = [here[method].text if method in here else "not run yet" for method in (OURS, PLUS, TUNED)]
         other = f"{entry(best.method).title} {best.text}" if best else "not run yet"
-        lines.append(f"| {dataset} | {shown[0]} | {shown[1]} | {other} | {shown[2]} | {gap} | {links(rows[dataset])} |")
+        rows = links(files_of(files, dataset, {OURS, PLUS, TUNED, *([best.method] if best else [])}))
+        lines.append(f"| {dataset} | {shown[0]} | {shown[1]} | {other} | {shown[2]} | {gap} | {rows} |")
     said = {
         "worse": "On {0} {1} is ahead of all others that were run, with zero outside the 95 % interval.",
         "best worse": "On {0} {1} is ahead of the best of the others; not all others can be told apart from it.",
@@ -166,7 +185,7 @@ def results(cells: dict[str, dict[str, Cell]], rows: dict[str, list[str]]) -> st
     return "\n".join([*lines, "", "\n\n".join(filter(None, sentences))]) + "\n"
 
 
-def enough(cells: dict[str, dict[str, Cell]], _rows: dict[str, list[str]]) -> str:
+def enough(cells: dict[str, dict[str, Cell]], _files: Files) -> str:
     """The table of docs/limits.md: Tokenphormer+, which `train` begins with, beside two GCNs, and what a run takes."""
     lines = [
         "| dataset | Tokenphormer+ | GCN | GCN, tuned | better GCN − Tokenphormer+ | seconds a run: ours, that GCN |",
@@ -202,8 +221,8 @@ PAGES = {"README.md": "main", "docs/limits.md": "enough"}
 
 def rewritten(text: str, root: Path = ROOT) -> str:
     """A page with its blocks as the experiments have them now."""
-    cells, rows = read_cells(root / "experiments" / "tables"), row_files(root / "experiments" / "rows")
-    return MARKED.sub(lambda found: f"{found[1]}{found[2]}{BLOCKS[found[1]](cells, rows)}", text)
+    cells, files = read_cells(root / "experiments" / "tables"), row_files(root / "experiments" / "rows")
+    return MARKED.sub(lambda found: f"{found[1]}{found[2]}{BLOCKS[found[1]](cells, files)}", text)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import pytest
 from PIL import Image
 
 import tokenphormer
+from tests.benchmark.fakes import make_row, trial
+from tokenphormer.benchmark.rows import Row
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -179,21 +182,29 @@ gcn,photo,stratified,re-run,88,1,3,1,cuda,-2,-3,-1,-11,-12,-10
 tokenphormer,pubmed,stratified,re-run,70,1,10,3,cuda,,,,,,
 gcn,dblp,stratified,re-run,80,1,10,1,cuda,,,,,,
 """
-ROWS = """\
-{"kind": "final", "study": "main", "dataset": "cora"}
-{"kind": "trial", "study": "main", "dataset": "photo"}
-{"kind": "trial", "study": "main", "dataset": "pubmed"}
-"""
+
+
+def lay_out(folder: Path, table: str, **files: list[Row]) -> None:
+    """A table and files of rows where a script looks for them."""
+    for path in ("tables", "rows"):
+        (folder / "experiments" / path).mkdir(parents=True, exist_ok=True)
+    (folder / "experiments" / "tables" / "main.csv").write_text(table, encoding="utf-8")
+    for name, rows in files.items():
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+        (folder / "experiments" / "rows" / f"{name}.jsonl").write_text(lines, encoding="utf-8")
 
 
 def test_blocks_follow_the_tables(blocks: ModuleType, tmp_path: Path) -> None:
-    for path, text in (
-        ("tables/main.csv", CSV),
-        ("rows/a.jsonl", ROWS),
-        ("rows/b.jsonl", ROWS.replace("trial", "final")),
-    ):
-        (tmp_path / "experiments" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "experiments" / path).write_text(text, encoding="utf-8")
+    searches = [trial(0, model=model) for model in ("tokenphormer", "gcn", "gat")]
+    searches += [trial(1, model="gcn", val_accuracy=0.1, values={"dropout": 0.2})]
+    lay_out(
+        tmp_path,
+        CSV,
+        a=[*searches, make_row(model="tokenphormer")],
+        b=[make_row(model="gcn"), make_row(model="gcn", dataset="photo")],
+        not_chosen=[make_row(model="gcn", values={"dropout": 0.2})],
+        not_shown=[make_row(model="gat"), make_row(model="gcn", study="votes: one"), make_row(protocol="two-stage")],
+    )
     page = "before\n<!-- results: main -->\nstale\n<!-- end of results -->\nafter\n"
     text = blocks.rewritten(page, tmp_path)
     a, b = "[a](experiments/rows/a.jsonl)", "[b](experiments/rows/b.jsonl)"
@@ -204,7 +215,8 @@ def test_blocks_follow_the_tables(blocks: ModuleType, tmp_path: Path) -> None:
         "| cora | 80.0 ± 1.0 (10) | 81.0 ± 1.0 (10) | GCN 82.0 ± 1.0 (10) | 81.0 ± 1.0 (10) | +1.00 [-1.00, +3.00] |"
         in text
     )
-    assert f"| {a}, {b} |" in text
+    assert f" [-1.00, +3.00] | {a}, {b} |" in text
+    assert "experiments/rows/not" not in text  # of the figures that are shown alone
     numbered = [f"[{n}](experiments/rows/grid-{n}.jsonl)" for n in (1, 2, 10)]
     assert (
         blocks.links(["a.jsonl", "grid-1.jsonl", "grid-10.jsonl", "grid-2.jsonl"]) == f"{a}, grid {' '.join(numbered)}"
@@ -238,9 +250,7 @@ def test_ahead_of_both_takes_two(blocks: ModuleType) -> None:
 def test_ahead_of_all_others_means_of_each(blocks: ModuleType, tmp_path: Path) -> None:
     """The best rival is told from ours, a lower one that jumps from split to split is not."""
     uneven = CSV + "gcn_tuned,photo,stratified,re-run,80,20,3,1,cuda,-10,-30,10,-19,-39,1\n"
-    for path, text in (("tables/main.csv", uneven), ("rows/a.jsonl", ROWS.replace("trial", "final"))):
-        (tmp_path / "experiments" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "experiments" / path).write_text(text, encoding="utf-8")
+    lay_out(tmp_path, uneven)
     text = blocks.rewritten("<!-- results: main -->\n<!-- end of results -->", tmp_path)
     assert "ahead of all others" not in text
     for ours in ("Tokenphormer+", "Tokenphormer"):

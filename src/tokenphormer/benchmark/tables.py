@@ -181,9 +181,14 @@ def main_search(rows: list[Row], dataset: str, protocol: str, method: str) -> tu
     return mine, *_search_of(mine, trials, common_search_splits(here, trials))
 
 
+def main_finals(rows: list[Row], dataset: str, protocol: str, method: str) -> list[Row]:
+    """The rows that the main table's cell of a method and dataset is of."""
+    return _finals(*main_search(rows, dataset, protocol, method))
+
+
 def main_accuracies(rows: list[Row], dataset: str, protocol: str, method: str) -> dict[int, float]:
     """What the main table's cell of a method and dataset is the mean of, by split."""
-    return _accuracies(_finals(*main_search(rows, dataset, protocol, method)))
+    return _accuracies(main_finals(rows, dataset, protocol, method))
 
 
 def check_splits(rows: list[Row]) -> None:
