@@ -479,6 +479,21 @@ def test_what_the_graph_lacks_is_an_error_and_leaves_nothing(tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("quick")
+def test_an_error_does_not_take_the_trials_that_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tuning._write
+
+    def refused(*_: Any) -> None:
+        raise InputError("best.yaml: is a folder")
+
+    monkeypatch.setattr(tuning, "_write", refused)
+    with pytest.raises(InputError, match="is a folder"):
+        call(tmp_path, 2)
+    monkeypatch.setattr(tuning, "_write", real)
+    monkeypatch.setattr(tuning, "_try", None)  # there is nothing left to try
+    assert len(call(tmp_path, 1).rows) == 1
+
+
 def test_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"tuning needs Optuna: pip install 'tokenphormer\[benchmark\]'"):

@@ -215,7 +215,8 @@ def _opened(optuna: Any, out: Path, identity: Row) -> Iterator[Any]:
             raise InputError(f"{out}: was begun with {'; '.join(differences)}; choose another folder with --out")
         yield study
     except InputError:
-        if not known:  # where nothing was tried, the mended command can have the folder
+        # Where nothing was tried, the mended command can have the folder.
+        if not known and not any("row" in trial.user_attrs for trial in study.get_trials()):
             with suppress(OSError):
                 path.unlink()
         raise
