@@ -211,6 +211,18 @@ def test_a_decay_that_is_fixed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("quick")
+def test_heads_that_cannot_share_the_channels_are_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, hidden_channels=(64, 128), num_heads=(1, 8))
+    rows = call(tmp_path / "both", 6, BASE.replace({"hidden_channels": 100, "num_heads": 1})).rows
+    pairs = {(row["config"]["hidden_channels"], row["config"]["num_heads"]) for row in rows}
+    assert pairs == {(64, 1), (64, 8), (100, 1), (100, 4), (128, 1), (128, 8)}
+    fixed = {"num_heads": 3}
+    rows = call(tmp_path / "fixed", 3, BASE.replace(fixed | {"hidden_channels": 9}), fixed=fixed).rows
+    pairs = {(row["config"]["hidden_channels"], row["config"]["num_heads"]) for row in rows}
+    assert pairs == {(9, 3), (63, 3), (126, 3)}
+
+
+@pytest.mark.usefixtures("quick")
 def test_what_is_fixed_holds_in_every_trial(tmp_path: Path) -> None:
     assert BASE.num_walks != 3
     rows = call(tmp_path, 4, fixed={"num_walks": 3, "learning_rate": "1e-3"}).rows
@@ -465,6 +477,21 @@ def test_what_the_graph_lacks_is_an_error_and_leaves_nothing(tmp_path: Path) -> 
     with pytest.raises(InputError, match="--trials 0: expected at least 1"):
         call(tmp_path / "out", 0)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_error_does_not_take_the_trials_that_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tuning._write
+
+    def refused(*_: Any) -> None:
+        raise InputError("best.yaml: is a folder")
+
+    monkeypatch.setattr(tuning, "_write", refused)
+    with pytest.raises(InputError, match="is a folder"):
+        call(tmp_path, 2)
+    monkeypatch.setattr(tuning, "_write", real)
+    monkeypatch.setattr(tuning, "_try", None)  # there is nothing left to try
+    assert len(call(tmp_path, 1).rows) == 1
 
 
 def test_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import signal
 import sqlite3
 import time
@@ -214,7 +215,8 @@ def _opened(optuna: Any, out: Path, identity: Row) -> Iterator[Any]:
             raise InputError(f"{out}: was begun with {'; '.join(differences)}; choose another folder with --out")
         yield study
     except InputError:
-        if not known:  # where nothing was tried, the mended command can have the folder
+        # Where nothing was tried, the mended command can have the folder.
+        if not known and not any("row" in trial.user_attrs for trial in study.get_trials()):
             with suppress(OSError):
                 path.unlink()
         raise
@@ -328,6 +330,12 @@ class _Search:
             values["decay_updates"] = max(merged["decay_updates"], merged["warmup_updates"])
         else:
             values["warmup_updates"] = min(merged["decay_updates"], merged["warmup_updates"])
+        # Heads that cannot share the channels are fewer; if their number is not searched, it is the channels.
+        hidden, heads = merged["hidden_channels"], merged["num_heads"]
+        if "num_heads" in self._space:
+            values["num_heads"] = math.gcd(hidden, heads)
+        else:
+            values["hidden_channels"] = max(1, hidden // heads) * heads
         return self._base.replace(values)
 
 

@@ -133,6 +133,15 @@ def test_rows_of_other_defaults_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
     assert not of_this_version(row)
 
 
+@pytest.mark.parametrize(("key", "counts"), [("patience", False), ("batch_size", False), ("dropout", True)])
+def test_rows_of_another_stopping_rule_do_not_count(key: str, counts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a search chooses may differ from the default of now; what none chooses is the same in all rows."""
+    row = make_row(model="mlp", values={"dropout": 0.2})
+    changed = dataclasses.replace(entry("mlp"), defaults={**entry("mlp").defaults, key: 20})
+    monkeypatch.setattr(methods, "entry", lambda name: changed)
+    assert of_this_version(row) is counts
+
+
 def test_fixed_trials_keep_their_rows_when_their_order_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start is known by its settings; one that is none any more does not count, a later trial keeps its number."""
     starts = ({"dropout": 0.2}, {"dropout": 0.3})

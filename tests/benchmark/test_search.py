@@ -137,6 +137,16 @@ def test_values_are_not_tried_twice_while_there_are_others() -> None:
     assert len(set(inside)) == len(inside)
 
 
+def test_a_draw_that_is_the_defaults_but_for_l2_is_drawn_anew() -> None:
+    """The first trials have no `l2`: JKNet's fourth draw on Cornell is its defaults with one."""
+    search, found = Search("jknet", "cornell", []), []
+    for number in range(FIRST_TRIALS):
+        values = search.ask(number)
+        found.append(unnamed_values("jknet") | complete(entry("jknet"), values))
+        search.tell(trial(number, model="jknet", dataset="cornell", values=values))
+    assert all(settings not in found[:number] for number, settings in enumerate(found))
+
+
 def test_a_space_smaller_than_the_budget_is_no_trap() -> None:
     search = Search("label_propagation", "cora", [])
     search.space = {"alpha": (0.5, 0.8)}

@@ -355,6 +355,16 @@ def test_what_scores_all_nodes_and_cannot_do_with_less_says_so() -> None:
     with pytest.raises(ResourceError, match=told):
         linear_trainer(WholeMethod(memory=6, least=24), said.append).run()
     assert said == []
+    with pytest.raises(ResourceError, match=told):
+        predict(WholeMethod(memory=6, least=24), np.arange(5), linear_settings(), CPU)
+
+
+def test_what_scores_all_nodes_predicts_with_less_memory() -> None:
+    """A model that was loaded may never have been trained on this machine."""
+    method, nodes = WholeMethod(memory=6, least=1), np.arange(24)
+    found = predict(method, nodes, linear_settings(), CPU)
+    assert method.piece == 6
+    np.testing.assert_allclose(found, predict(LinearMethod(), nodes, linear_settings(), CPU), atol=1e-6)
 
 
 def test_scores_that_are_passed_on_are_worked_out_in_smaller_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,12 @@ class Entry:
     starts: tuple[Mapping[str, object], ...] = ()
     """What the next trials of a search change of the defaults, before any are drawn from the space."""
 
+    @property
+    def fixed(self) -> dict[str, object]:
+        """The defaults that no search changes, such as the stopping rule."""
+        searched = self.space.keys() | {key for start in self.starts for key in start}
+        return {key: value for key, value in self.defaults.items() if key not in searched}
+
 
 def _changes(defaults: Values, values: Values) -> dict[str, object]:
     """What turns one set of values into another; what only the first has goes back to the setting's own default."""
@@ -169,9 +175,11 @@ def complete(method: Entry, values: Values) -> dict[str, Any]:
 def of_this_version(row: Row) -> bool:
     """Whether a row's settings could still be run: its method has them all, and starts from no others by now."""
     try:
-        return config_hash(complete(entry(row["model"]), row.get("config", {}))) == str(row.get("config_hash"))
+        method = entry(row["model"])
+        config = complete(method, row.get("config", {})) | method.fixed
     except InputError:
         return False
+    return config_hash(config) == str(row.get("config_hash"))
 
 
 def current_rows(rows: Iterable[Row]) -> list[Row]:

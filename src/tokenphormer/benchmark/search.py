@@ -72,6 +72,8 @@ class Search:
         tried = [known.params for known in study.trials]
         for _ in range(DRAWS):
             params = study.ask(self._distributions).params
+            if trial < FIRST_TRIALS and "l2" in params:
+                params["l2"] = 0  # the first trials have none
             if params not in tried:
                 break
         values = {key: choices[params[key]] for key, choices in self.space.items()}

@@ -360,9 +360,10 @@ def predict(
     everyone = torch.tensor(np.asarray(nodes, dtype=np.int64), device=device)
     places = distributed.share(torch.arange(len(everyone), device=device))
     mine, total = everyone[places], torch.zeros(0)
+    shrink = method.shrink if method.scores_all else None
     for draw in range(settings.votes):
         method.begin_prediction(draw)
-        drawn = in_pieces(lambda piece: F.softmax(method.scores(piece), dim=1), mine, method.micro_batch)
+        drawn = in_pieces(lambda piece: F.softmax(method.scores(piece), dim=1), mine, method.micro_batch, shrink)
         total = torch.cat(drawn) if not draw else total + torch.cat(drawn)
     if not distributed.alone():
         whole = torch.zeros(len(everyone), total.shape[1], device=device)
@@ -383,17 +384,23 @@ def check_finite(probabilities: NDArray[np.floating], nodes: NDArray[np.int64]) 
         )
 
 
-def in_pieces(compute: Callable[[Tensor], Tensor], nodes: Tensor, size: int) -> list[Tensor]:
-    """What `compute` gives for at most `size` nodes at a time, without gradients; fewer when memory runs out."""
+def in_pieces(
+    compute: Callable[[Tensor], Tensor], nodes: Tensor, size: int, shrink: Callable[[], int] | None = None
+) -> list[Tensor]:
+    """What `compute` gives for at most `size` nodes at a time, without gradients; fewer when memory runs out.
+
+    Where every pass takes all nodes of the graph, fewer would not help: `shrink` is called instead, as in training.
+    """
     size = max(1, min(size, len(nodes)))
     while True:
         try:
             with torch.no_grad():
                 return [compute(piece) for piece in torch.split(nodes, size)]
         except torch.OutOfMemoryError as error:
-            if size == 1:
-                raise _too_little_memory(error) from error
-            size //= 2
+            left = size // 2 if shrink is None else shrink()
+            if not left:
+                raise _too_little_memory(error, shrink is not None) from error
+            size = left if shrink is None else size
             torch.cuda.empty_cache()
 
 
