@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from tokenphormer.errors import InputError
-from tokenphormer.graph.graph import Graph
+from tokenphormer.graph.graph import Graph, refuse_lossy
 from tokenphormer.graph.splits import PARTS, Split
 from tokenphormer.graph.tables import sort_classes
 
@@ -243,6 +243,7 @@ def _networkx_features(nxgraph: nx.Graph[Any], attribute: str) -> NDArray[np.flo
     for node in nxgraph.nodes:
         values = nxgraph.nodes[node].get(attribute)
         try:
+            refuse_lossy(values)
             row = np.atleast_1d(np.asarray(values, dtype=np.float64))
         except (ValueError, TypeError) as error:
             raise InputError(f"node {node!r}, attribute '{attribute}': expected numbers ({error})") from error
