@@ -232,6 +232,14 @@ def test_bad_networkx_weights() -> None:
         other.add_edge("a", "b", weight=weight)
         with pytest.raises(InputError, match=message):
             from_networkx(other, weight="weight")
+    with pytest.raises(InputError, match="from_networkx: no edge has the attribute 'wieght'"):
+        from_networkx(other, weight="wieght")
+    other.add_edge("b", "c")
+    other["a"]["b"]["weight"] = 2
+    weights = from_networkx(other, weight="weight").edge_weight
+    assert weights is not None
+    assert weights.tolist() == [2, 2, 1, 1]
+    assert from_networkx(nx.empty_graph(2), weight="weight").num_edges == 0
 
 
 # ---------------------------------------------------------------- SciPy

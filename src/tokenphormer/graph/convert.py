@@ -169,7 +169,7 @@ def from_networkx(
 
     `features`, `label` and `weight` are names of attributes: `features` a vector (or a number) on every node,
     `label` anything with a name, absent, None or what pandas has for missing (NaN, NA, NaT) where unlabelled,
-    `weight` a number, 1 where absent. The nodes are named by `str`.
+    `weight` a number, 1 where absent, but not on every edge. The nodes are named by `str`.
     """
     nodes = list(nxgraph.nodes)
     ids = [str(node) for node in nodes]
@@ -177,6 +177,8 @@ def from_networkx(
         raise InputError("from_networkx: a node's name has a NUL character, which an id may not have")
     place = {node: number for number, node in enumerate(nodes)}
     edges = [(place[a], place[b]) for a, b in nxgraph.edges()]
+    if weight is not None and edges and not any(weight in data for *_, data in nxgraph.edges(data=True)):
+        raise InputError(f"from_networkx: no edge has the attribute '{weight}' for its weight")
     y, class_names = None, None
     if label is not None:
         labels = [nxgraph.nodes[node].get(label) for node in nodes]
