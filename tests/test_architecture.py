@@ -23,6 +23,7 @@ ORDER = [
     "tensor_files",
     "settings",
     "signals",
+    "threads",
     "distributed",
     "graph",
     "walks",
@@ -42,7 +43,7 @@ ORDER = [
     "serve",
     "cli",
 ]
-BASE = {"errors", "hashing", "files", "tensor_files", "settings", "signals", "distributed"}
+BASE = {"errors", "hashing", "files", "tensor_files", "settings", "signals", "threads", "distributed"}
 # These stand side by side in the design, not in a row.
 ONLY = {"walks": {"graph"}, "hops": {"graph"}}
 EXEMPT = {"__init__.py", "__main__.py"}

@@ -207,6 +207,16 @@ def test_scores_of_other_classes(fitted: TokenphormerClassifier) -> None:
     assert fitted.score(one) == np.mean((GRAPH.y == 0) & (fitted.predict() == CLASS_NAMES[0]))
 
 
+def test_scores_of_texts_against_numbers(fitted: TokenphormerClassifier) -> None:
+    """Nothing would be right: numbers of classes for a model that has their names, and the other way round."""
+    with pytest.raises(InputError, match=r"the labels \(0, 1, 2\) are none of the model's classes \('"):
+        fitted.score(GRAPH.x, GRAPH.y)
+    estimator = classifier().fit(GRAPH.x, GRAPH.y)
+    with pytest.raises(InputError, match=r"the labels \('0', '1', '2'\) are none of .* \(0, 1, 2\): texts on one side"):
+        estimator.score(GRAPH.x, GRAPH.y.astype(str))
+    assert estimator.score(GRAPH.x[:1], [7]) == 0  # a class that is new is never right
+
+
 def test_random_numbers_of_others_go_on(fitted: TokenphormerClassifier) -> None:
     torch.manual_seed(7)
     expected = torch.rand(3).tolist()

@@ -193,6 +193,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                 raise InputError("score: expected the labels of the table's rows as the second argument, got None")
             predicted, labels = self.predict(graph), column_or_1d(nodes)
             check_consistent_length(predicted, labels)
+            _check_kind(labels, self.classes_)
             return float(np.mean(predicted == labels))
         method, on = self._method_for(graph)
         by_split = nodes is None and self.split_ is not None and self._is_own(on if graph is None else graph)
@@ -395,7 +396,7 @@ def _whole(graph: Graph, config: Config) -> Graph:
     return graph
 
 
-def _listed(names: list[str], most: int = 5) -> str:
+def _listed(names: list[Any], most: int = 5) -> str:
     """The first few names.
 
     >>> _listed(["a", "b"]), _listed(["a", "b", "c"], 2)
@@ -441,6 +442,14 @@ def _refuse_other(graph: object) -> None:
     if library in makers:
         came = f"{library}.{type(graph).__name__}"  # theirs may be called Graph too
         raise InputError(f"expected a Graph, got a {came}; tokenphormer.graph.{makers[library]} makes one of it")
+
+
+def _check_kind(labels: NDArray[Any], classes: NDArray[Any]) -> None:
+    """Raise if labels are texts and classes are not, or the other way round: no prediction would be right."""
+    own, names = list(dict.fromkeys(labels.tolist())), classes.tolist()
+    if {isinstance(label, str) for label in own}.isdisjoint(isinstance(name, str) for name in names):
+        which = f"the labels ({_listed(own)}) are none of the model's classes ({_listed(names)})"
+        raise InputError(f"score: {which}: texts on one side alone; give them as the classes are")
 
 
 def _check_nodes(nodes: ArrayLike, graph: Graph) -> NDArray[np.int64]:

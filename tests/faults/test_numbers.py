@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -110,6 +114,24 @@ def test_training_does_not_know_the_order_of_its_nodes() -> None:
         Trainer(method, Labelled(nodes, graph.y[nodes]), val, graph.num_classes, config, CPU).run()
         found.append(method.module.state_dict())
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+FIRST_WALKS = """
+import torch
+import tokenphormer as tp
+torch.set_num_threads(3)
+torch.get_num_threads()  # from then on torch has begun with threads, as in any training
+tp.sample_walks(tp.Graph.from_edges([[0, 1], [1, 2]]), "uniform", num_walks=2, length=2)
+print(torch.get_num_threads())
+"""
+
+
+def test_the_first_walks_leave_torch_its_threads() -> None:
+    """Numba starts its own with them, in a process that has none yet, and that set their number for torch too."""
+    environment = os.environ | {"NUMBA_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", FIRST_WALKS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    assert done.stdout == "3\n"
 
 
 def test_threads_change_no_bit_where_that_is_asked() -> None:

@@ -211,6 +211,7 @@ def test_to_networkx_leaves_out_what_is_not_wanted() -> None:
         ({"a": [1.0], "b": None}, "node 'b', attribute 'x': expected a vector of length 1, as before, got nothing"),
         ({"a": [1.0], "b": [1.0, 2.0]}, r"node 'b', attribute 'x': .* got shape \(2,\)"),
         ({"a": "red"}, "node 'a', attribute 'x': expected numbers"),
+        ({"a": np.datetime64("NaT")}, r"node 'a', attribute 'x': expected numbers \(these are dates"),
         ({"a": [[1.0]]}, r"got shape \(1, 1\)"),
         ({"a": [1e300]}, "row 0, column 0: not a finite float32"),
         ({"a\0": [1.0]}, "NUL"),
@@ -231,6 +232,14 @@ def test_bad_networkx_weights() -> None:
         other.add_edge("a", "b", weight=weight)
         with pytest.raises(InputError, match=message):
             from_networkx(other, weight="weight")
+    with pytest.raises(InputError, match="from_networkx: no edge has the attribute 'wieght'"):
+        from_networkx(other, weight="wieght")
+    other.add_edge("b", "c")
+    other["a"]["b"]["weight"] = 2
+    weights = from_networkx(other, weight="weight").edge_weight
+    assert weights is not None
+    assert weights.tolist() == [2, 2, 1, 1]
+    assert from_networkx(nx.empty_graph(2), weight="weight").num_edges == 0
 
 
 # ---------------------------------------------------------------- SciPy

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
@@ -154,6 +155,11 @@ def test_from_edges_agrees_with_a_dense_matrix(case: tuple[int, list[tuple[int, 
         ({"x": [["a"], ["b"], ["c"]]}, "x: expected numbers"),
         ({"x": [[1j], [2.0], [3.0]]}, r"x: expected numbers, one row a node \(these are complex\)"),
         ({"x": sp.csr_array(np.eye(3) * 1j)}, "these are complex"),
+        ({"x": np.array([["2020-01-01"], ["NaT"], ["2020-01-03"]], "M8[D]")}, r"x: .*\(these are dates or times"),
+        ({"x": pd.DataFrame({"since": pd.to_datetime(["2020-01-01", None, "2020-01-03"])})}, "dates or times"),
+        ({"x": np.ma.masked_array(np.ones((3, 1)), [[0], [1], [0]])}, r"x: .*\(some are masked; fill them in"),
+        ({"y": np.ma.masked_array([0, 1, 0], [0, 1, 0])}, r"y: .*\(some are masked; fill them in"),
+        ({"edge_weight": np.array([3], "m8[D]")}, "edge_weight: .* dates or times"),
         ({"edge_weight": [1j, 1.0]}, r"edge_weight: expected numbers \(these are complex\)"),
         ({"y": [0, 0, 0], "splits": Split([0], [1], [2])}, r"splits: expected several, got one; give \(split,\)"),
         ({"x": [[1.0], [2.0, 3.0], [1.0]]}, "x: expected numbers"),

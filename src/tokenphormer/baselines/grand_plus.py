@@ -21,6 +21,7 @@ from tokenphormer.graph import Graph
 from tokenphormer.hashing import hash_order, mix64
 from tokenphormer.hops import propagation_matrix
 from tokenphormer.model import dropout
+from tokenphormer.threads import launch
 
 PROPAGATIONS = ("ppr", "average", "single")
 BLOCK = 32
@@ -191,6 +192,7 @@ class GRANDPlus(Baseline):
         shape = (len(rows), min(s.top_k, self.task.num_nodes))
         nodes, values = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         P = self.P
+        launch()
         generalized_forward_push(P.indptr, P.indices, P.data, rows, step_weights(s), s.r_max, nodes, values)
         return nodes, values
 

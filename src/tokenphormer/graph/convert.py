@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from tokenphormer.errors import InputError
-from tokenphormer.graph.graph import Graph
+from tokenphormer.graph.graph import Graph, refuse_lossy
 from tokenphormer.graph.splits import PARTS, Split
 from tokenphormer.graph.tables import sort_classes
 
@@ -169,7 +169,7 @@ def from_networkx(
 
     `features`, `label` and `weight` are names of attributes: `features` a vector (or a number) on every node,
     `label` anything with a name, absent, None or what pandas has for missing (NaN, NA, NaT) where unlabelled,
-    `weight` a number, 1 where absent. The nodes are named by `str`.
+    `weight` a number, 1 where absent, but not on every edge. The nodes are named by `str`.
     """
     nodes = list(nxgraph.nodes)
     ids = [str(node) for node in nodes]
@@ -177,6 +177,8 @@ def from_networkx(
         raise InputError("from_networkx: a node's name has a NUL character, which an id may not have")
     place = {node: number for number, node in enumerate(nodes)}
     edges = [(place[a], place[b]) for a, b in nxgraph.edges()]
+    if weight is not None and edges and not any(weight in data for *_, data in nxgraph.edges(data=True)):
+        raise InputError(f"from_networkx: no edge has the attribute '{weight}' for its weight")
     y, class_names = None, None
     if label is not None:
         labels = [nxgraph.nodes[node].get(label) for node in nodes]
@@ -243,6 +245,7 @@ def _networkx_features(nxgraph: nx.Graph[Any], attribute: str) -> NDArray[np.flo
     for node in nxgraph.nodes:
         values = nxgraph.nodes[node].get(attribute)
         try:
+            refuse_lossy(values)
             row = np.atleast_1d(np.asarray(values, dtype=np.float64))
         except (ValueError, TypeError) as error:
             raise InputError(f"node {node!r}, attribute '{attribute}': expected numbers ({error})") from error

@@ -355,6 +355,7 @@ class Graph:
 def _as_array(values: ArrayLike, expected: str) -> NDArray[Any]:
     """What was given as an array; rows of different lengths, say, are none."""
     try:
+        _refuse_masked(values)
         return np.asarray(values)
     except (ValueError, TypeError) as error:
         raise InputError(f"{expected} ({error})") from error
@@ -414,7 +415,7 @@ def _check_weights(edge_weight: ArrayLike | None, count: int) -> NDArray[np.floa
     if edge_weight is None:
         return None
     try:
-        _refuse_complex(edge_weight)
+        refuse_lossy(edge_weight)
         weight = np.asarray(edge_weight, dtype=np.float64)
     except (ValueError, TypeError) as error:
         raise InputError(f"edge_weight: expected numbers ({error})") from error
@@ -478,7 +479,7 @@ def _check_features(x: object, n: int) -> Features | None:
     matrix: Features
     given: Any = x
     try:
-        _refuse_complex(given)
+        refuse_lossy(given)
         with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused below
             matrix = sp.csr_array(given).astype(np.float32) if sp.issparse(x) else np.array(given, dtype=np.float32)
     except (ValueError, TypeError) as error:
@@ -496,10 +497,19 @@ def _check_features(x: object, n: int) -> Features | None:
     return matrix
 
 
-def _refuse_complex(values: Any) -> None:
-    """Raise where NumPy would take the real parts alone."""
+def refuse_lossy(values: Any) -> None:
+    """Raise where NumPy would take the real parts alone, dates for counts, or what is masked for known."""
     if np.iscomplexobj(values):
         raise TypeError("these are complex")
+    _refuse_masked(values)
+    kind = getattr(getattr(values, "dtype", None), "kind", None)
+    if (np.asarray(values).dtype.kind if kind is None else kind) in "mM":  # a missing one would be a huge number
+        raise TypeError("these are dates or times; count days since the first, say")
+
+
+def _refuse_masked(values: Any) -> None:
+    if np.ma.is_masked(values):
+        raise TypeError("some are masked; fill them in, or leave them out")
 
 
 def _first_not_finite(matrix: Features) -> tuple[int, int]:

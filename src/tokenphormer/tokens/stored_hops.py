@@ -27,6 +27,7 @@ from tokenphormer.graph.disk import cache_folder, cache_name, map_array, release
 from tokenphormer.graph.disk_writer import ArrayWriter
 from tokenphormer.graph.graph import Features
 from tokenphormer.hops import TOO_LARGE, Normalisation
+from tokenphormer.threads import launch
 
 Scale = NDArray[np.float64] | None
 COLUMN_BYTES = 3 << 30
@@ -179,6 +180,7 @@ def _scales(graph: Graph, normalisation: Normalisation) -> tuple[Scale, Scale]:
 def _one_hop(
     graph: Graph, left: Scale, right: Scale, own: bool, x: NDArray[np.float32], out: NDArray[np.float32]
 ) -> None:
+    launch()
     for first, last in row_blocks(graph.indptr, EDGES_AT_ONCE):
         _hop_rows(graph.indptr, graph.indices, graph.edge_weight, left, right, own, x, out, first, last)
         release(graph.indices)

@@ -21,6 +21,7 @@ from numba import njit, prange
 from numba.np.ufunc import threading_layer
 
 from tokenphormer.hashing import GOLDEN, MIX_A, MIX_B
+from tokenphormer.threads import launch
 from tokenphormer.walks.reference import ATTEMPTS
 
 BLOCK = 256
@@ -398,7 +399,10 @@ if hasattr(os, "register_at_fork"):
 
 def here(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel as this process can run it: on all cores, or, forked from one that did so (a data loader's), on one."""
-    return _on_one_core(kernel) if _forked else kernel
+    if _forked:
+        return _on_one_core(kernel)
+    launch()
+    return kernel
 
 
 @cache
