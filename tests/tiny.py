@@ -11,9 +11,11 @@ import pandas as pd
 import torch
 
 from tokenphormer.graph import Graph, Split, make_split
+from tokenphormer.threads import launch
 from tokenphormer.training.settings import Config
 
 # As for torch in conftest.py: on graphs this small, threads only wait for each other.
+launch()  # else starting them would give torch all cores again
 numba.set_num_threads(1)
 
 CPU = torch.device("cpu")
