@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tokenphormer.baselines.base import attention_dtype
+from tokenphormer.baselines.full_attention import full_attention
 from tokenphormer.model import dropout
 
 
@@ -28,9 +29,27 @@ class BiasedLayer(nn.Module):
         drop = self.dropout if self.training else 0.0
         dtype = attention_dtype(H.device)
         q, k, v = (rows.to(dtype) for rows in self.heads(H))
-        mask = bias[:, :, :first].to(dtype)
-        attended = F.scaled_dot_product_attention(q[:, :, :first], k, v, attn_mask=mask, dropout_p=drop).to(H.dtype)
-        H = H[:, :first] + dropout(self.output(attended.transpose(1, 2).flatten(2)), drop)
+        q, mask = q[:, :, :first], bias[:, :, :first].to(dtype)
+        if drop and not q.is_cuda:  # torch has no fused attention for this there, and draws its dropout one by one
+            weights = F.softmax(q @ k.transpose(2, 3) * q.shape[3] ** -0.5 + mask, dim=3)
+            attended = dropout(weights, drop) @ v
+        else:
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop).to(H.dtype)
+        return self._after_attention(H[:, :first], attended, drop)
+
+    def among_all(self, H: Tensor, bias: Tensor, kinds: Tensor, nodes: Tensor | None = None) -> Tensor:
+        """(1, n, h) → (1, n, h), or that of `nodes` alone: one sequence of all nodes, on a CPU.
+
+        `bias` is (heads, C): one number for each kind of pair; `kinds` says which, (n, n) or (nodes, n) bytes.
+        """
+        drop = self.dropout if self.training else 0.0
+        q, k, v = (rows[0] for rows in self.heads(H))
+        if nodes is not None:
+            H, q = H[:, nodes], q[:, nodes]
+        return self._after_attention(H, full_attention(q, k, v, bias, kinds, drop)[None], drop)
+
+    def _after_attention(self, H: Tensor, attended: Tensor, drop: float) -> Tensor:
+        H = H + dropout(self.output(attended.transpose(1, 2).flatten(2)), drop)
         widened = dropout(F.gelu(self.widen(self.ffn_norm(H))), drop)
         return H + dropout(self.narrow(widened), drop)
 

@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numba import njit, prange
 from torch import Tensor, nn
 
 from tokenphormer.baselines.base import Baseline, Task, at_least, attention_dtype, check_heads, shares
 from tokenphormer.baselines.biased_transformer import BiasedLayer, hide
-from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, draw_key, read_in_groups
+from tokenphormer.baselines.ego_graphs import EgoGraphs, draw_key, read_in_groups
 from tokenphormer.graph import Graph
+from tokenphormer.threads import launch
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Graphormer(Baseline):
         self.degree = torch.tensor(np.minimum(task.graph.degree, s.max_degree), device=task.device)
         self.full = task.num_nodes <= s.max_full_nodes
         if self.full:
-            self.distances = distances(dense_adjacency(task).float(), s.max_distance)
+            self.distances = all_distances(task.graph, s.max_distance).to(task.device)
         else:
             self.egos = EgoGraphs(task)
             self.micro_batch = 1024
@@ -108,7 +110,8 @@ class Graphormer(Baseline):
     def scores(self, nodes: Tensor) -> Tensor:
         """(B, C) class scores."""
         if self.full:
-            return super().scores(nodes)
+            lean = not nodes.is_cuda and self.distances.dtype == torch.uint8
+            return self.read_all(nodes) if lean else super().scores(nodes)
         tokens = self.egos.sample(nodes, (self.settings.fan_out, self.settings.fan_out), self.key)
         inputs = self.project(self.task.x)
 
@@ -117,6 +120,16 @@ class Graphormer(Baseline):
             return self.read(tokens, inputs, steps, first=1)[:, 0]
 
         return read_in_groups(tokens, read)
+
+    def read_all(self, nodes: Tensor) -> Tensor:
+        """(B, C) class scores from one sequence of all nodes, as `forward` has them, on a CPU: no (n, n) floats."""
+        H = (self.project(self.task.x) + self.centrality(self.degree))[None]
+        bias = self.distance_bias.t()
+        layers: list[Any] = list(self.layers)
+        for layer in layers[:-1]:
+            H = layer.among_all(H, bias, self.distances)
+        scores: Tensor = self.head(layers[-1].among_all(H, bias, self.distances[nodes], nodes)[0])
+        return scores
 
     def read(self, tokens: Tensor, inputs: Tensor, steps: Tensor, first: int | None) -> Tensor:
         """(B, first, C) class scores of the first of (B, T) nodes that are `steps` (B, T, T) apart; −1 is no node.
@@ -151,3 +164,27 @@ def distances(adjacency: Tensor, cap: int) -> Tensor:
         reached = ((reached @ adjacency + reached) > 0).float()
         result = torch.where((result > step) & (reached > 0), step, result)
     return result.to(torch.int16)
+
+
+def all_distances(graph: Graph, cap: int) -> Tensor:
+    """(n, n) the same of all nodes of a graph, in bytes where they suffice; a bit a pair while they are found."""
+    n = graph.num_nodes
+    result = torch.full((n, n), cap + 1, dtype=torch.uint8 if cap < 255 else torch.int16)
+    reached = np.packbits(np.eye(n, -(-n // 64) * 64, dtype=bool), axis=1).view(np.uint64)
+    launch()
+    for step in range(cap + 1):
+        within = torch.from_numpy(np.unpackbits(reached.view(np.uint8), axis=1, count=n)) > 0
+        result[within & (result > step)] = step
+        if step < cap:
+            reached = _one_step_more(graph.indptr, graph.indices, reached)
+    return result
+
+
+@njit(cache=True, parallel=True)
+def _one_step_more(indptr: Any, indices: Any, reached: Any) -> Any:
+    """(n, words) the bits of every node, and of those that its edges lead to."""
+    more = reached.copy()
+    for node in prange(len(reached)):
+        for at in range(indptr[node], indptr[node + 1]):
+            more[node] |= reached[indices[at]]
+    return more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch_geometric.utils import softmax
 
 from tokenphormer.baselines.base import Baseline, Task, at_least, attention_dtype, check_heads, shares
 from tokenphormer.baselines.ego_graphs import EgoGraphs, dense_adjacency, draw_key, read_in_groups
+from tokenphormer.baselines.full_attention import HIDDEN, full_attention
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
 from tokenphormer.model import dropout
@@ -72,6 +75,22 @@ class Pairs(NamedTuple):
         return cls(bias.masked_fill_(~allowed & some, -torch.inf)[:, None], some)
 
 
+class AllPairs(NamedTuple):
+    """The same of all nodes, for a CPU: the real edges one by one, and a byte for each pair."""
+
+    reader: Tensor
+    read: Tensor
+    """(E) the node that reads along each edge, and the one it reads."""
+    real: Tensor
+    """(n, n) whether there is an edge from the row's node to the column's."""
+
+    @classmethod
+    def of(cls, real: Tensor) -> AllPairs:
+        """From (n, n) booleans."""
+        reader, read = real.nonzero(as_tuple=True)
+        return cls(reader, read, real)
+
+
 class SpectralAttention(nn.Module):
     """One layer: attention over real edges and over all other pairs, each with queries, keys and edges of its own.
 
@@ -96,8 +115,36 @@ class SpectralAttention(nn.Module):
         value = self.value(H)
         near = self.attend(H, value, self.real, self.edges[0], real, first)
         far = self.attend(H, value, self.added, self.edges[1], added, first)
+        return self._after_attention(H[:, :first], near, far, drop)
+
+    def among_all(self, H: Tensor, pairs: AllPairs, nodes: Tensor | None = None) -> Tensor:
+        """(1, n, h) → (1, n, h), or that of `nodes` alone: one sequence of all nodes, on a CPU."""
+        drop = self.dropout if self.training else 0.0
+        value = self.value(H)
+        q, k = self.real(H).chunk(2, dim=2)
+        q, k, v = (self._split(rows)[0] for rows in (q * self.edges[0], k, value))
+        near = self._attend_edges(q, k, v, pairs)
+        q, k = self.added(H).chunk(2, dim=2)
+        q, k = (self._split(rows)[0] for rows in (q * self.edges[1], k))
+        real = pairs.real
+        if nodes is not None:
+            H, near, q, real = H[:, nodes], near[nodes], q[:, nodes], real[nodes]
+        seen = torch.tensor([0.0, HIDDEN]).expand(self.num_heads, 2)
+        far = full_attention(q, k, v, seen, real.view(torch.uint8)).transpose(0, 1).flatten(1)
+        far = far * ~real.all(dim=1, keepdim=True)
+        return self._after_attention(H, near[None], far[None], drop)
+
+    def _attend_edges(self, q: Tensor, k: Tensor, v: Tensor, pairs: AllPairs) -> Tensor:
+        """(n, h) attention over the real edges, one score an edge and head."""
+        q, k, v = (rows.transpose(0, 1) for rows in (q, k, v))  # (n, heads, d)
+        score = (q[pairs.reader] * k[pairs.read]).sum(dim=2) * q.shape[2] ** -0.5
+        weight = softmax(score, pairs.reader, num_nodes=len(q))
+        read = (weight[:, :, None] * v[pairs.read]).flatten(1)
+        return torch.zeros(len(q), read.shape[1]).index_add(0, pairs.reader, read)
+
+    def _after_attention(self, H: Tensor, near: Tensor, far: Tensor, drop: float) -> Tensor:
         attended = (near + self.gamma * far) / (1 + self.gamma)
-        H = self.attention_norm(H[:, :first] + self.output(dropout(attended, drop)))
+        H = self.attention_norm(H + self.output(dropout(attended, drop)))
         H = H + self.narrow(dropout(F.relu(self.widen(H)), drop))
         normed: Tensor = self.ffn_norm(H)
         return normed
@@ -152,9 +199,7 @@ class SAN(Baseline):
         self.layers = nn.ModuleList(SpectralAttention(s) for _ in range(s.num_layers))
         self.head = nn.Sequential(nn.Linear(h, h // 2), nn.ReLU(), nn.Linear(h // 2, task.num_classes))
         self.full = task.num_nodes <= s.max_full_nodes
-        if self.full:
-            self.pairs = real_and_added(dense_adjacency(task)[None])
-        else:
+        if not self.full:
             self.egos = EgoGraphs(task)
             self.micro_batch = 1024
         self.key = draw_key(task.seed, 0, prediction=True)
@@ -186,10 +231,30 @@ class SAN(Baseline):
         everyone = torch.arange(self.task.num_nodes, device=self.task.device)[None]
         return self.read(everyone, self.inputs(), *self.pairs, first=None)[0]
 
+    @cached_property
+    def pairs(self) -> tuple[Pairs, Pairs]:
+        """Of all nodes, as `forward` wants them."""
+        return real_and_added(dense_adjacency(self.task)[None])
+
+    @cached_property
+    def all_pairs(self) -> AllPairs:
+        """Of all nodes, as `read_all` wants them."""
+        adjacent = dense_adjacency(self.task)
+        return AllPairs.of(adjacent.fill_diagonal_(True))
+
+    def read_all(self, nodes: Tensor) -> Tensor:
+        """(B, C) class scores from one sequence of all nodes, as `forward` has them, on a CPU: no (n, n) floats."""
+        H = self.inputs()[None]
+        layers: list[Any] = list(self.layers)
+        for layer in layers[:-1]:
+            H = layer.among_all(H, self.all_pairs)
+        scores: Tensor = self.head(layers[-1].among_all(H, self.all_pairs, nodes)[0])
+        return scores
+
     def scores(self, nodes: Tensor) -> Tensor:
         """(B, C) class scores."""
         if self.full:
-            return super().scores(nodes)
+            return super().scores(nodes) if nodes.is_cuda else self.read_all(nodes)
         tokens = self.egos.sample(nodes, (self.settings.fan_out, self.settings.fan_out), self.key)
         inputs = self.inputs()
 
