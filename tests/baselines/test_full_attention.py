@@ -91,6 +91,15 @@ def test_what_is_hidden_has_no_weight_and_far_scores_are_0_not_nan() -> None:
     assert full_attention(q, k * float("nan"), v, seen, kinds).isnan().all()  # not hidden from the training loop
 
 
+@pytest.mark.parametrize("bits", [0x7FC00000, 0xFFC00000])  # processors make those of either sign
+def test_one_score_that_is_nan_is_not_hidden(bits: int) -> None:
+    q, k, v, _, kinds = inputs(4)
+    kinds[:, 7] = 4
+    bias = torch.zeros(HEADS, 5)
+    bias[:, 4] = torch.from_numpy(np.array(bits, np.uint32).view(np.float32))
+    assert full_attention(q, k, v, bias, kinds).isnan().all()
+
+
 def test_the_number_of_threads_changes_no_bit() -> None:
     q, k, v, bias, kinds = inputs(8)
     before = torch.get_num_threads()

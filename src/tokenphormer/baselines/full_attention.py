@@ -53,7 +53,7 @@ def _exponentials(score: Any, subtract: Any, power: Any, bits: Any) -> None:
         whole = np.floor(t + _HALF)
         f = t - whole
         series = _ONE + f * (_C1 + f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * _C6)))))
-        score[i] = series if x > _LEAST else _ZERO
+        score[i] = _ZERO if x <= _LEAST else series  # NaN stays
         bits[i] = (np.int32(whole) + np.int32(127)) << np.int32(23)  # 2 to this power, as the float is stored
     for i in range(len(score)):
         score[i] *= power[i]
