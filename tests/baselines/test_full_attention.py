@@ -116,6 +116,21 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     assert all(torch.equal(one, two) for one, two in zip(*seen, strict=True))
 
 
+def test_several_threads_add_up_the_gradients_of_edges_in_one_order() -> None:
+    method: Any = build("san", graph=separable_graph(300), hidden_channels=64)
+    q, k, v = (torch.randn(2, 300, 32).requires_grad_() for _ in range(3))
+    before, found = torch.get_num_threads(), []
+    try:
+        torch.set_num_threads(2)
+        for _ in range(50):
+            read = method.layers[0]._attend_edges(q, k, v, method.all_pairs)
+            found.append(torch.autograd.grad(read.square().sum(), (q, k, v)))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
+
+
 @pytest.mark.parametrize("name", ["graphormer", "san"])
 @pytest.mark.parametrize("settings", [{}, {"num_layers": 1}, {"hidden_channels": 18, "num_heads": 3}])
 def test_methods_score_as_their_forward_pass_does(name: str, settings: dict[str, Any]) -> None:

@@ -135,11 +135,14 @@ class SpectralAttention(nn.Module):
         return self._after_attention(H, near[None], far[None], drop)
 
     def _attend_edges(self, q: Tensor, k: Tensor, v: Tensor, pairs: AllPairs) -> Tensor:
-        """(n, h) attention over the real edges, one score an edge and head."""
+        """(n, h) attention over the real edges, one score an edge and head.
+
+        Of `q[pairs.reader]` several threads would add up the gradients as they come, in another order each time.
+        """
         q, k, v = (rows.transpose(0, 1) for rows in (q, k, v))  # (n, heads, d)
-        score = (q[pairs.reader] * k[pairs.read]).sum(dim=2) * q.shape[2] ** -0.5
+        score = (q.index_select(0, pairs.reader) * k.index_select(0, pairs.read)).sum(dim=2) * q.shape[2] ** -0.5
         weight = softmax(score, pairs.reader, num_nodes=len(q))
-        read = (weight[:, :, None] * v[pairs.read]).flatten(1)
+        read = (weight[:, :, None] * v.index_select(0, pairs.read)).flatten(1)
         return torch.zeros(len(q), read.shape[1]).index_add(0, pairs.reader, read)
 
     def _after_attention(self, H: Tensor, near: Tensor, far: Tensor, drop: float) -> Tensor:
