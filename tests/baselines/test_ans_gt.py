@@ -232,7 +232,7 @@ def test_votes_differ() -> None:
 
 def test_memory_and_settings() -> None:
     cls = load_baseline("ans_gt")
-    assert cls.bytes_needed(separable_graph(), cls.settings_class()) >= 90 * 90 * 4 * 10
+    assert cls.bytes_needed(separable_graph(), cls.settings_class(), torch.device("cpu")) >= 90 * 90 * 4 * 10
     numbers = ({"update_period": 0}, {"least_share": 0.25}, {"num_heads": 3}, {"num_super_nodes": 0}, {"restart": 0.0})
     for wrong in numbers:
         with pytest.raises(InputError, match=next(iter(wrong))):

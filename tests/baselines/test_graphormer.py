@@ -108,8 +108,20 @@ def test_sampled_ego_graphs_learn(name: str) -> None:
 @pytest.mark.parametrize("name", ["graphormer", "san"])
 def test_memory_is_asked_for_where_all_attend_to_all(name: str) -> None:
     graph, cls = separable_graph(), load_baseline(name)
-    assert cls.bytes_needed(graph, cls.settings_class(num_heads=2)) >= 90 * 90 * 2 * 4
-    assert cls.bytes_needed(graph, cls.settings_class(max_full_nodes=89)) == 0
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert cls.bytes_needed(graph, cls.settings_class(num_heads=2), gpu) >= 90 * 90 * 2 * 4
+    assert 90 * 90 * 2 <= cls.bytes_needed(graph, cls.settings_class(), cpu) < 90 * 90 * 8  # a byte a pair, no floats
+    for device in (gpu, cpu):
+        assert cls.bytes_needed(graph, cls.settings_class(max_full_nodes=89), device) == 0
+
+
+def test_distances_that_need_more_than_a_byte_are_floats_on_a_cpu_too() -> None:
+    graph, cls = separable_graph(), load_baseline("graphormer")
+    bytes_on = [cls.bytes_needed(graph, cls.settings_class(max_distance=255), torch.device(d)) for d in ("cpu", "cuda")]
+    assert bytes_on[0] == bytes_on[1] > 90 * 90 * 8
+    method: Any = build("graphormer", max_distance=255)
+    assert method.distances.dtype == torch.int16
+    torch.testing.assert_close(method.eval().scores(torch.arange(9)), method()[:9])
 
 
 def test_settings_are_checked() -> None:

@@ -118,7 +118,7 @@ def test_a_search_with_a_key_the_model_has_not(
 
 
 def test_what_needs_more_memory_than_there_is_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_baseline("mlp"), "bytes_needed", classmethod(lambda cls, graph, settings: 2**60))
+    monkeypatch.setattr(load_baseline("mlp"), "bytes_needed", classmethod(lambda cls, *about: 2**60))
     with pytest.raises(ResourceError, match=r"needs about 1073741824\.0 GiB, there are \d+\.\d"):
         build_tiny("mlp")
 

@@ -126,8 +126,9 @@ class ANSGT(Baseline):
         self.key = draw_key(task.seed, 0, prediction=True)
 
     @classmethod
-    def bytes_needed(cls, graph: Graph, settings: Any) -> int:
+    def bytes_needed(cls, graph: Graph, settings: Any, device: torch.device) -> int:
         """The samplers and the powers of Â, (n, n) each, and four more while they are computed."""
+        del device
         return 4 * graph.num_nodes**2 * (len(SAMPLERS) + int(settings.num_powers) + 4)
 
     # ---------------------------------------------------------------- the bandit

@@ -120,9 +120,9 @@ class Baseline(nn.Module):
         return 0
 
     @classmethod
-    def bytes_needed(cls, graph: Graph, settings: Any) -> int:
+    def bytes_needed(cls, graph: Graph, settings: Any, device: torch.device) -> int:
         """About how much memory a training step takes, of methods whose need grows faster than the graph; else 0."""
-        del graph, settings
+        del graph, settings, device
         return 0
 
     def begin_epoch(self, epoch: int) -> None:

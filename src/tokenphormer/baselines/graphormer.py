@@ -89,10 +89,15 @@ class Graphormer(Baseline):
         return self.full
 
     @classmethod
-    def bytes_needed(cls, graph: Graph, settings: Any) -> int:
-        """The bias, its gradient, and a copy that the fused attention makes in every layer, all (heads, n, n)."""
+    def bytes_needed(cls, graph: Graph, settings: Any, device: torch.device) -> int:
+        """The bias, its gradient, and a copy that the fused attention makes in every layer, all (heads, n, n).
+
+        On a CPU the distances in bytes, and masks and bits while they are found.
+        """
         n = graph.num_nodes
-        return 4 * settings.num_heads * n * n * (settings.num_layers + 2) if n <= settings.max_full_nodes else 0
+        in_bytes = device.type == "cpu" and distance_dtype(settings.max_distance) == torch.uint8
+        pair = 5 if in_bytes else 4 * settings.num_heads * (settings.num_layers + 2)
+        return int(pair * n * n) if n <= settings.max_full_nodes else 0
 
     def begin_epoch(self, epoch: int) -> None:
         """New ego-graphs."""
@@ -166,10 +171,15 @@ def distances(adjacency: Tensor, cap: int) -> Tensor:
     return result.to(torch.int16)
 
 
+def distance_dtype(cap: int) -> torch.dtype:
+    """What holds distances up to cap + 1 between all nodes: bytes, where they suffice."""
+    return torch.uint8 if cap < 255 else torch.int16
+
+
 def all_distances(graph: Graph, cap: int) -> Tensor:
-    """(n, n) the same of all nodes of a graph, in bytes where they suffice; a bit a pair while they are found."""
+    """(n, n) the same of all nodes of a graph; a bit a pair while they are found."""
     n = graph.num_nodes
-    result = torch.full((n, n), cap + 1, dtype=torch.uint8 if cap < 255 else torch.int16)
+    result = torch.full((n, n), cap + 1, dtype=distance_dtype(cap))
     reached = np.packbits(np.eye(n, -(-n // 64) * 64, dtype=bool), axis=1).view(np.uint64)
     launch()
     for step in range(cap + 1):

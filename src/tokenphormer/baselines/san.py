@@ -213,10 +213,10 @@ class SAN(Baseline):
         return self.full
 
     @classmethod
-    def bytes_needed(cls, graph: Graph, settings: Any) -> int:
-        """The masks, and others while they are made; attention weights are never held, where it is fused."""
+    def bytes_needed(cls, graph: Graph, settings: Any, device: torch.device) -> int:
+        """The masks, and others while they are made; on a CPU a byte a pair, and the rows of a batch once more."""
         n = graph.num_nodes
-        return 20 * n * n if n <= settings.max_full_nodes else 0
+        return (2 if device.type == "cpu" else 20) * n * n if n <= settings.max_full_nodes else 0
 
     def begin_epoch(self, epoch: int) -> None:
         """New signs for the eigenvectors, which have none of their own, and new ego-graphs."""

@@ -230,7 +230,7 @@ def build(
     own = {field.name for field in dataclasses.fields(cls.settings_class)}
     training = {field.name for field in dataclasses.fields(TrainingSettings)}
     settings = cls.settings_class(**{key: v for key, v in values.items() if key in own})
-    needed, there = cls.bytes_needed(graph, settings), _memory(device)
+    needed, there = cls.bytes_needed(graph, settings, device), _memory(device)
     if needed > there:
         raise ResourceError(f"needs about {needed / 2**30:.1f} GiB, there are {there / 2**30:.1f}")
     task = Task(
