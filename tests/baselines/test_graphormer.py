@@ -124,6 +124,26 @@ def test_distances_that_need_more_than_a_byte_are_floats_on_a_cpu_too() -> None:
     torch.testing.assert_close(method.eval().scores(torch.arange(9)), method()[:9])
 
 
+def test_the_bias_is_a_sum_over_distances_and_so_is_its_gradient() -> None:
+    method: Any = build("graphormer", max_full_nodes=0)
+    steps = torch.randint(0, 7, (5, 11, 11)).to(torch.int16)
+    expected = sum(bias[:, None, None] * (steps[:, None] == d) for d, bias in enumerate(method.distance_bias))
+    found, g = method.bias(steps), torch.randn(5, 2, 11, 11)
+    assert torch.equal(found, expected)
+    ours, theirs = (torch.autograd.grad(bias, method.distance_bias, g)[0] for bias in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", [None, 1])
+def test_attention_with_dropout_of_next_to_nothing_is_that_without(first: int | None) -> None:
+    """On a CPU the one is written out, the other torch's."""
+    layer: Any = build("graphormer", max_full_nodes=0, dropout=1e-9).layers[0]
+    H, bias = torch.randn(4, 9, 16), torch.randn(4, 2, 9, 9)
+    bias[1, :, :, 5:] = -torch.inf
+    scores = [layer.train(training)(H, bias, first=first) for training in (True, False)]
+    torch.testing.assert_close(*scores, rtol=1e-4, atol=1e-5)
+
+
 def test_settings_are_checked() -> None:
     for wrong in ({"max_distance": 0}, {"num_heads": 3}, {"fan_out": 0}):
         with pytest.raises(InputError, match=next(iter(wrong))):

@@ -31,7 +31,7 @@ class BiasedLayer(nn.Module):
         q, k, v = (rows.to(dtype) for rows in self.heads(H))
         q, mask = q[:, :, :first], bias[:, :, :first].to(dtype)
         if drop and not q.is_cuda:  # torch has no fused attention for this there, and draws its dropout one by one
-            weights = F.softmax(q @ k.transpose(2, 3) * q.shape[3] ** -0.5 + mask, dim=3)
+            weights = F.softmax((q * q.shape[3] ** -0.5) @ k.transpose(2, 3) + mask, dim=3)
             attended = dropout(weights, drop) @ v
         else:
             attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop).to(H.dtype)

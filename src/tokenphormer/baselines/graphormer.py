@@ -153,8 +153,10 @@ class Graphormer(Baseline):
     def bias(self, steps: Tensor) -> Tensor:
         """(B, heads, T, T) the learned number of each distance, the same in all layers.
 
-        A sum over the few distances: the gradient of a lookup would sort n² indices.
+        On a GPU a sum over the few distances: the gradient of a lookup would sort n² indices there.
         """
+        if not steps.is_cuda:
+            return F.embedding(steps.int(), self.distance_bias).permute(0, 3, 1, 2)
         total = torch.zeros((), device=steps.device)
         for distance, weights in enumerate(self.distance_bias):
             total = total + weights[:, None, None] * (steps[:, None] == distance)
