@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from tests.benchmark.fakes import make_row, trial
+from tokenphormer.benchmark import rows
 from tokenphormer.benchmark.rows import FORMAT, KEY, append_row, config_hash, origin, read_rows, row_key
 from tokenphormer.benchmark.tables import cell_results
 from tokenphormer.errors import InputError
@@ -198,3 +200,22 @@ def test_without_a_commit_in_the_environment_git_is_asked(monkeypatch: pytest.Mo
     commit = origin()["commit"]
     origin.cache_clear()
     assert commit is None or len(commit.removesuffix("+changes")) == 40
+
+
+def test_a_change_anywhere_in_the_package_marks_the_commit(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e", *words], cwd=tmp_path, check=True)
+
+    for name in ("package/benchmark/rows.py", "package/training/loop.py", ".gitignore"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("installed\n", encoding="utf-8")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "first")
+    head = rows._commit(tmp_path / "package")
+    assert head is not None
+    assert len(head) == 40
+    (tmp_path / "package/training/loop.py").write_text("changed\n", encoding="utf-8")
+    assert rows._commit(tmp_path / "package") == head + "+changes"
+    (tmp_path / "installed").mkdir()
+    assert rows._commit(tmp_path / "installed") is None  # nothing of it is in the repository that it lies in

@@ -188,21 +188,21 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def _commit() -> str | None:
-    """The commit of the source tree, marked if it was changed since; None outside of one."""
-    here = Path(__file__).parent
+def _commit(package: Path = Path(__file__).parents[1]) -> str | None:
+    """The commit of the source tree, marked if the package was changed since; None outside of one.
+
+    Where the package is installed into an environment within somebody's repository, that repository does not hold it.
+    """
+
+    def git(*words: str) -> str:
+        asked = ["git", *words]
+        answer = subprocess.run(asked, cwd=package, capture_output=True, text=True, check=True, timeout=10)
+        return answer.stdout.strip()
+
     try:
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--", "."],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        ).stdout.strip()
+        if not git("ls-files", "--", "."):
+            return None
+        head, changed = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")
     except (OSError, subprocess.SubprocessError):
         return None
     return head + ("+changes" if changed else "")
