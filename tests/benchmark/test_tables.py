@@ -182,6 +182,20 @@ def test_a_few_slow_methods_hold_nobody_back(had: int, words: str) -> None:
     assert common_budget(rows) == 2
 
 
+def test_a_cell_is_the_same_whichever_methods_are_shown_beside_it() -> None:
+    """Beside the slow one alone, GCN's cell would be of a single trial, and its final runs of another."""
+    rows = [row for model in ("tokenphormer", "mlp", "gcn") for row in cell_rows(model, [0.8, 0.9], trials=3)]
+    rows += cell_rows("jknet", [0.7, 0.72], trials=1)
+    rows += cell_rows("mlp", [0.7, 0.72], trials=1, protocol="two-stage")
+    whole = cell_results(rows, ("cora",), METHODS_HERE)
+    some = cell_results(rows, ("cora",), ("gcn", "jknet"))
+    assert [cell.column for cell in some] == ["cora", "cora"]  # MLP's column is not shown
+    for method, trials in (("gcn", 3), ("jknet", 1)):
+        here, there = one(some, method), one(whole, method)
+        assert (here.mean, here.trials, here.short) == (there.mean, there.trials, there.short)
+        assert (here.n, here.trials) == (2, trials)
+
+
 def test_trials_judged_on_held_out_nodes_count_once_most_methods_have_them() -> None:
     """The held-out trials prefer the first settings, the others the last; each has final rows."""
     models = ("tokenphormer", "mlp", "sage", "gcn")

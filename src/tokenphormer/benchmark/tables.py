@@ -126,9 +126,9 @@ def cell_results(
     """Every cell of the main study. A method's finals are those of the best of its first `budget` trials.
 
     The budget is the same for all methods of a dataset; by default the largest that most of them have had that were
-    run. A method that has had less is judged by what it has had, and its cell says so. Rows of one dataset on splits of
-    different protocols are kept apart, rows of a method whose defaults have changed since do not count, and all rows of
-    a split must agree on its hash.
+    run, whichever of them are shown. A method that has had less is judged by what it has had, and its cell says so.
+    Rows of one dataset on splits of different protocols are kept apart, rows of a method whose defaults have changed
+    since do not count, and all rows of a split must agree on its hash.
     """
     for method in methods:
         entry(method)
@@ -138,9 +138,10 @@ def cell_results(
     found = []
     for dataset in datasets:
         check_dataset(dataset, {row["dataset"] for row in rows})
-        main = [row for row in rows if (row["study"], row["dataset"]) == (STUDY, dataset) and row["model"] in methods]
+        main = [row for row in rows if (row["study"], row["dataset"]) == (STUDY, dataset)]
         usual = usual_protocol(dataset)
-        for protocol in sorted({row["protocol"] for row in main} or {usual}, key=lambda name: (name != usual, name)):
+        protocols = {row["protocol"] for row in main if row["model"] in methods} or {usual}
+        for protocol in sorted(protocols, key=lambda name: (name != usual, name)):
             here = [row for row in main if row["protocol"] == protocol]
             check_splits(here)
             all_rows = judged_alike(current_rows(here))
