@@ -274,6 +274,16 @@ def test_a_trial_that_failed_on_one_of_its_splits_did_not_run() -> None:
     assert trials_by_number(half[:1], 2) == {}
 
 
+def test_equal_means_over_splits_are_equal() -> None:
+    """In floating point 0.1 + 0.2 + 0.3 is more than 0.3 + 0.3 + 0: the loss decides, not the last bit."""
+    rows = [
+        trial(number, split=split, val_accuracy=accuracy, val_loss=loss, values={"dropout": dropout})
+        for number, (loss, dropout, accuracies) in enumerate([(2.0, 0.2, (0.1, 0.2, 0.3)), (1.0, 0.7, (0.3, 0.3, 0.0))])
+        for split, accuracy in enumerate(accuracies, start=100)
+    ]
+    assert best_values(rows, 2, splits=3) == {"dropout": 0.7}
+
+
 def test_a_trial_is_of_one_set_of_values_on_all_its_splits() -> None:
     """Of machines that tried other values under one number, the splits of one do not fill the gaps of another."""
     ours = trial(0, time=3.0, val_accuracy=0.5)

@@ -147,7 +147,8 @@ def _mean(rows: list[Row]) -> Row:
     failed = [row for row in rows if row["status"] != "done"]
     if failed or len(rows) == 1:
         return (failed or rows)[0]
-    means = {key: sum(row[key] or 0.0 for row in rows) / len(rows) for key in ("val_accuracy", "val_loss")}
+    # Rounded, or equal means of other splits would differ in the last bit, and that would decide in place of the loss.
+    means = {key: round(sum(row[key] or 0.0 for row in rows) / len(rows), 12) for key in ("val_accuracy", "val_loss")}
     return rows[0] | means
 
 
