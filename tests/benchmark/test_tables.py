@@ -13,6 +13,7 @@ from scipy.stats import ttest_1samp, ttest_rel
 
 from tests.benchmark.fakes import make_row, trial
 from tokenphormer.benchmark.methods import METHODS
+from tokenphormer.benchmark.page import html_page
 from tokenphormer.benchmark.rows import Row, config_hash, read_rows
 from tokenphormer.benchmark.tables import (
     CellResult,
@@ -431,7 +432,7 @@ def test_ten_splits_need_no_number() -> None:
 def test_latex(rows: list[Row]) -> None:
     text = latex(cell_results(rows, ("cora", "debian"), METHODS_HERE))
     lines = text.splitlines()
-    assert lines[2:11] == [
+    assert lines[3:12] == [
         r"\begin{tabular}{lcc}",
         r"\hline",
         r"Method & Cora & Debian \\",
@@ -458,6 +459,18 @@ def test_csv_has_everything(rows: list[Row]) -> None:
     assert (float(gcn["paper_mean"]), float(gcn["paper_std"])) == (87.33, 0.38)
     assert (mlp["status"], mlp["mean"], mlp["reason"]) == ("did not run", "", "needs about 99 GiB")
     assert {"protocol", "seconds", "preprocessing_seconds", "memory_mb", "parameters"} <= ours.keys()
+
+
+def test_small_and_lucky_searches_are_marked_wherever_a_figure_is_shown() -> None:
+    rows = [row for model in ("tokenphormer", "mlp", "sage") for row in cell_rows(model, [0.8, 0.9], trials=3)]
+    rows += [trial(0, model="gcn", val_accuracy=0.9), *(make_row(model="gcn", split=n) for n in range(2))]
+    cells = cell_results(rows, ("cora",), ("tokenphormer", "mlp", "sage", "gcn"))
+    *others, marked = csv.DictReader(io.StringIO(csv_text(cells)))
+    assert (marked["trials"], marked["search_splits"], marked["marks"]) == ("1", "1", "1 trial, lucky search")
+    assert [row["marks"] for row in others] == [""] * 3
+    assert r"50.00$\pm$0.00 (2)$^{r,s,l}$" in latex(cells)
+    assert "50.00 ± 0.00 (2) <sup>re-run, 1 trial, lucky search</sup>" in markdown(cells)
+    assert "50.00 ± 0.00 (n = 2); 1 trial, lucky search" in html_page(cells)
 
 
 def test_differences_as_text() -> None:

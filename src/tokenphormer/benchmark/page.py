@@ -66,7 +66,8 @@ def _ours(cell: CellResult) -> str:
     if cell.mean is None:
         return cell.status
     spread = f" ± {cell.std:.2f}" if cell.std is not None else ""
-    return f"{cell.mean:.2f}{spread}" + ("" if cell.n == 10 else f" (n = {cell.n})")
+    count = "" if cell.n == 10 else f" (n = {cell.n})"
+    return f"{cell.mean:.2f}{spread}{count}" + (f"; {cell.marks}" if cell.marks else "")
 
 
 def _paper(cell: CellResult) -> str:

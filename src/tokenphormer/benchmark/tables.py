@@ -91,6 +91,11 @@ class CellResult:
         """Whether its settings were chosen for what they seldom do."""
         return self.luck is not None and self.luck > LUCKY
 
+    @property
+    def marks(self) -> str:
+        """What is to be known of its search wherever its figure is shown; mostly nothing."""
+        return ", ".join(filter(None, (self.short, "lucky search" if self.lucky else "")))
+
 
 Cells = Mapping[tuple[str, str], CellResult]
 """By method and column."""
@@ -369,9 +374,8 @@ def _text(cell: CellResult, best: float | None) -> str:
     spread = f" ± {cell.std:.2f}" if cell.std is not None else ""
     count = "" if cell.n == 10 else f" ({cell.n})"
     text = f"{cell.mean:.2f}{spread}"
-    ours = (
-        f"**{text}**" if cell.mean == best else text
-    ) + f"{count} <sup>{', '.join(filter(None, ('re-run', cell.short, 'lucky search' if cell.lucky else '')))}</sup>"
+    ours = f"**{text}**" if cell.mean == best else text
+    ours += f"{count} <sup>{', '.join(filter(None, ('re-run', cell.marks)))}</sup>"
     return "; ".join(part for part in (ours, paper) if part)
 
 
@@ -426,7 +430,8 @@ def latex(cells: list[CellResult]) -> str:
     main = [[entry(m).title, *(_tex_text(at[m, c], best[c]) for c in columns)] for m in methods]
     lines = [
         "% Mean and standard deviation over splits, their number in brackets unless it is 10; the paper's figure in",
-        "% italics. Superscripts: r re-run, p from the paper, x did not run, - not run yet.",
+        "% italics. Superscripts: r re-run (s: after a smaller search than that of most methods, l: a lucky one),",
+        "% p from the paper, x did not run, - not run yet.",
         *tabular(columns, main),
     ]
     for reference in REFERENCES:
@@ -459,7 +464,8 @@ def _tex_text(cell: CellResult, best: float | None) -> str:
         return " ".join(part for part in (mark, paper) if part)
     text = f"{cell.mean:.2f}" + (rf"$\pm${cell.std:.2f}" if cell.std is not None else "")
     text = rf"\textbf{{{text}}}" if cell.mean == best else text
-    ours = text + ("" if cell.n == 10 else f" ({cell.n})") + "$^{r}$"
+    marks = "r" + (",s" if cell.short else "") + (",l" if cell.lucky else "")
+    ours = text + ("" if cell.n == 10 else f" ({cell.n})") + f"$^{{{marks}}}$"
     return " ".join(part for part in (ours, paper) if part)
 
 
@@ -475,6 +481,8 @@ def csv_text(cells: list[CellResult]) -> str:
         "memory_mb",
         "device",
         "parameters",
+        "search_splits",
+        "marks",
         "reason",
     ]
     text = io.StringIO()
@@ -484,7 +492,8 @@ def csv_text(cells: list[CellResult]) -> str:
         gaps = [end for name in REFERENCES for end in cell.differences.get(name, (None, None, None))]
         paper = cell.paper or (None, None)
         start = [cell.method, cell.dataset, cell.protocol, cell.status, cell.mean, cell.std, cell.n, cell.trials]
-        end = [cell.seconds, cell.preprocessing_seconds, cell.memory_mb, cell.device, cell.parameters, cell.reason]
+        end = [cell.seconds, cell.preprocessing_seconds, cell.memory_mb, cell.device, cell.parameters]
+        end += [cell.search_splits if cell.n else None, cell.marks, cell.reason]
         writer.writerow(["" if value is None else value for value in [*start, *gaps, *paper, *end]])
     return text.getvalue()
 
