@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.sgpm.graphs import quick
 from tests.tiny import CLASS_NAMES, CPU, contents, tiny_config, tiny_graph, tiny_split, write_folder
 from tokenphormer.classifier import TokenphormerClassifier
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
@@ -26,6 +27,7 @@ from tokenphormer.graph import Graph, Split, load_graph
 from tokenphormer.graph.datasets import drops_directions
 from tokenphormer.graph.disk_writer import write_graph
 from tokenphormer.serve.explorer import Explorer, open_run
+from tokenphormer.sgpm.pretrain_run import pretrain
 from tokenphormer.training.settings import Config
 
 SOURCE = tiny_graph(num_nodes=66, unlabelled=6)
@@ -377,6 +379,25 @@ def test_a_converted_copy_of_the_graph(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("tokenphormer.tokens.source.WHOLE_GRAPH_BYTES", 100)
     with pytest.raises(InputError, match=r"\(66 nodes\) is too large, .* row_activation=false"):
         predict_run(out, None, tmp_path / "p.csv", None, "cpu", None, True)
+
+
+@pytest.mark.parametrize("kind", [None, "static"])
+def test_a_graph_in_half_precision_is_known_again(tmp_path: Path, kind: str | None) -> None:
+    """By a model that takes whole graphs, and by its SGPM, which would read all nodes as unknown ones otherwise."""
+    source, out = tmp_path / "half", tmp_path / "out"
+    write_graph(tiny_graph(num_nodes=66, node_ids=None), source, half=True)
+    graph, changes = load_graph(source), {} if kind is None else {"sgpm_token": kind}
+    config = tiny_config(max_epochs=1, row_activation=True, score_hops=2, num_hops=1, **changes)
+    sgpm = None if kind is None else pretrain(graph, quick(), tmp_path / "sgpm", CPU)
+    train_run(graph, str(source), tiny_split(graph), config, out, CPU, sgpm=sgpm)
+    before = read(out / "predictions.csv").drop(columns="split")
+    for given in (None, str(source)):
+        predict_run(out, given, tmp_path / "p.csv", None, "cpu", None, True)
+        pd.testing.assert_frame_equal(read(tmp_path / "p.csv"), before, rtol=1e-5)
+    assert explain_run(out, "3", None, "auto", None, "cpu", None, False).startswith("3: ")
+    explorer = Explorer(open_run(out, "cpu"))
+    explorer.load()
+    np.testing.assert_allclose(explorer.predictions.confidence, before["probability"], rtol=1e-5)
 
 
 def test_directions_that_the_run_does_not_have(run: Run, tmp_path: Path) -> None:

@@ -155,8 +155,8 @@ class TokenSource:
         self._on_disk = on_disk = graph.stored is not None and not self.whole
         self._normalise = settings.normalise_features and on_disk  # the rows of a batch, rather than all
         x = graph.x
-        if x is not None and settings.normalise_features and not on_disk:
-            x = row_normalised(x)
+        if x is not None and not on_disk:  # in half precision, products would be rounded to it
+            x = row_normalised(x) if settings.normalise_features else x.astype(np.float32, copy=False)
         encodings = _encodings(graph, settings)
         self.num_features = graph.num_features + (0 if encodings is None else encodings.shape[1])
         if not self.num_features:

@@ -133,7 +133,8 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
 
 def _array_bytes(graph: Graph) -> int:
     x = graph.x
-    features = 0 if x is None else x.nbytes if isinstance(x, np.ndarray) else 12 * x.nnz
+    each = 4 if x is None or graph.stored is None else x.dtype.itemsize  # in memory it is in single precision
+    features = 0 if x is None else each * x.size if isinstance(x, np.ndarray) else 12 * x.nnz
     return int(features) + _edge_bytes(graph) + graph.y.nbytes
 
 

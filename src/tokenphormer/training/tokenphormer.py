@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,6 @@ from torch.utils.checkpoint import checkpoint
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
-from tokenphormer.graph.disk import in_memory
 from tokenphormer.hops import propagation_matrix
 from tokenphormer.model import Tokenphormer, score_weights
 from tokenphormer.tokens import TokenSource
@@ -38,9 +38,12 @@ MOST_NODES = 200_000
 
 
 def as_taken(graph: Graph, config: Config) -> Graph:
-    """The graph as its settings take it: one on disk is held in memory if they take it whole and it is not large."""
+    """The graph as its settings take it: one on disk is held in memory if they take it whole and it is not large.
+
+    Its features stay as they are, in half precision too, so that it is still known by its fingerprint.
+    """
     small = graph.stored is not None and graph.num_nodes <= MOST_NODES
-    return in_memory(graph) if config.row_activation and small else graph
+    return dataclasses.replace(graph, stored=None) if config.row_activation and small else graph
 
 
 class TokenphormerMethod:
