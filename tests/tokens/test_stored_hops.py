@@ -95,6 +95,22 @@ def test_they_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert stored_hops(graph, "row", 0) == []
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_what_was_cut_off_is_made_anew(tmp_path: Path, sparse: bool) -> None:
+    """As by a copy of the folder that was stopped: reading on would end in a traceback."""
+    _, graph = graph_on_disk(tmp_path, sparse=sparse)
+    before = [np.array(dense(hop)) for hop in stored_hops(graph, "row", 2)]
+    whole = {path: path.read_bytes() for path in (tmp_path / "g" / "cache").rglob("*hop1*/*" if sparse else "*hop1*")}
+    for path, content in whole.items():
+        for left in (content[:-4], content[:20], b"", None):
+            path.unlink() if left is None else path.write_bytes(left)
+            assert hop_bytes(graph, "row", 2) > 0
+            found = stored_hops(graph, "row", 2)
+            assert all(np.array_equal(dense(a), b) for a, b in zip(found, before, strict=True))
+            assert {each: each.read_bytes() for each in whole} == whole
+            assert hop_bytes(graph, "row", 2) == 0
+
+
 def test_a_copy_with_other_arrays_has_hops_of_its_own(tmp_path: Path) -> None:
     _, graph = graph_on_disk(tmp_path)
     other = dataclasses.replace(graph, x=np.asarray(graph.x) + 100)

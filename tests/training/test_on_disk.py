@@ -49,6 +49,15 @@ def test_walks_are_those_of_memory(tmp_path: Path, kind: Any, weighted: bool) ->
     assert running is None or isinstance(running.base, np.memmap)
 
 
+def test_weights_that_were_cut_off_are_made_anew(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edges(rng.integers(0, 30, (2, 90)), num_nodes=30, edge_weight=rng.random(90) + 0.01)
+    expected = sample_walks(on_disk(tmp_path, graph), "uniform", 5, 6)
+    (kept,) = (tmp_path / "g" / "cache").glob("*-weights.npy")
+    kept.write_bytes(kept.read_bytes()[:-8])
+    assert torch.equal(sample_walks(open_graph(tmp_path / "g"), "uniform", 5, 6), expected)
+
+
 # ---------------------------------------------------------------- the same answers
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import mmap
 import os
 import tokenize
@@ -225,6 +226,17 @@ def map_array(path: Path) -> NDArray[Any]:
         return np.empty(shape, dtype)
     # A plain view: what subclasses of arrays add is not needed, and kernels are compiled for the plain ones.
     return np.asarray(np.memmap(path, dtype, "r", offset, shape))
+
+
+def is_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> bool:
+    """Whether a file of the cache holds such an array, whole: a copy of the folder may have been cut off."""
+    try:
+        with path.open("rb") as file:
+            kind, found, offset = read_header(file)
+            size = os.fstat(file.fileno()).st_size
+    except (OSError, ValueError):
+        return False
+    return (kind, found) == (np.dtype(dtype), shape) and size == offset + kind.itemsize * math.prod(shape)
 
 
 def _features(folder: Path, arrays: dict[str, Any], width: int) -> Features | None:

@@ -23,7 +23,16 @@ from numpy.typing import NDArray
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.files import NO_LOCKS, atomic_path, partial_path
 from tokenphormer.graph import Graph
-from tokenphormer.graph.disk import cache_folder, cache_name, map_array, release, reserve, row_blocks, sparse_rows
+from tokenphormer.graph.disk import (
+    cache_folder,
+    cache_name,
+    is_array,
+    map_array,
+    release,
+    reserve,
+    row_blocks,
+    sparse_rows,
+)
 from tokenphormer.graph.disk_writer import ArrayWriter
 from tokenphormer.graph.graph import Features
 from tokenphormer.hops import TOO_LARGE, Normalisation
@@ -41,7 +50,7 @@ HALF_LIMIT = 65520.0
 
 
 def stored_hops(graph: Graph, normalisation: Normalisation, hops: int, *, normalise: bool = False) -> list[Features]:
-    """The features after 1 … `hops` hops, memory-mapped; made if they are not there yet.
+    """The features after 1 … `hops` hops, memory-mapped; made if they are not there yet, or not whole.
 
     `normalise` scales every node's features to sum 1 first. They are stored in the precision of the features.
     """
@@ -57,7 +66,8 @@ def stored_hops(graph: Graph, normalisation: Normalisation, hops: int, *, normal
         found: list[Features] = []
         before = row_normalised(x) if normalise else x
         for path in paths:
-            if not (path / "indptr.npy").exists():
+            if not _is_whole(path, graph.num_nodes):
+                shutil.rmtree(path, ignore_errors=True)
                 _write_sparse(graph, before, normalisation, path)
             data, indices, indptr = (map_array(path / f"{name}.npy") for name in ("data", "indices", "indptr"))
             before = sparse_rows(data, indices, indptr, graph.num_features)
@@ -72,8 +82,8 @@ def hop_bytes(graph: Graph, normalisation: Normalisation, hops: int, *, normalis
         return 0
     paths = _paths(graph, normalisation, hops, normalise)
     if isinstance(x, np.ndarray):
-        return sum(x.nbytes for path in paths if not path.with_suffix(".npy").exists())
-    return sum(x.nnz * 12 for path in paths if not path.exists())
+        return sum(x.nbytes for path in paths if not is_array(path.with_suffix(".npy"), x.dtype, x.shape))
+    return sum(x.nnz * 12 for path in paths if not _is_whole(path, graph.num_nodes))
 
 
 def _paths(graph: Graph, normalisation: Normalisation, hops: int, normalise: bool) -> list[Path]:
@@ -194,7 +204,7 @@ def _one_hop(
 def _write_dense(
     graph: Graph, x: NDArray[np.float32], normalisation: Normalisation, normalise: bool, paths: list[Path]
 ) -> None:
-    missing = [path for path in paths if not path.exists()]
+    missing = [path for path in paths if not is_array(path, x.dtype, x.shape)]
     if not missing:
         return
     _check_room(missing[0].parent, x.nbytes * len(missing))
@@ -275,7 +285,7 @@ def _write_sparse(graph: Graph, x: Any, normalisation: Normalisation, path: Path
         try:
             partial.rename(path)
         except OSError:  # where there are no locks, another process may have been quicker
-            if not (path / "indptr.npy").exists():
+            if not _is_whole(path, graph.num_nodes):
                 raise
     except OSError as error:
         raise ResourceError(
@@ -284,6 +294,14 @@ def _write_sparse(graph: Graph, x: Any, normalisation: Normalisation, path: Path
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _is_whole(path: Path, n: int) -> bool:
+    """Whether a folder holds one hop of sparse features of n nodes."""
+    if not is_array(path / "indptr.npy", np.int64, (n + 1,)):
+        return False
+    entries = (int(map_array(path / "indptr.npy")[-1]),)
+    return is_array(path / "data.npy", np.float32, entries) and is_array(path / "indices.npy", np.int64, entries)
 
 
 def _matrix_rows(

@@ -15,14 +15,14 @@ EDGES_AT_ONCE = 1 << 22
 def stored_integer_weights(graph: Graph) -> NDArray[np.int64] | None:
     """`integer_weights` of a graph on disk, memory-mapped; None without weights."""
     # Imported here, since only graphs on disk need them.
-    from tokenphormer.graph.disk import cache_folder, cache_name, map_array, release, row_blocks
+    from tokenphormer.graph.disk import cache_folder, cache_name, is_array, map_array, release, row_blocks
     from tokenphormer.graph.disk_writer import ArrayWriter
 
     if graph.edge_weight is None:
         return None
     assert graph.stored is not None
     path = cache_folder(graph.stored) / f"{cache_name(graph, features=False)}-weights.npy"
-    if not path.exists():
+    if not is_array(path, np.int64, graph.edge_weight.shape):
         with atomic_path(path) as temporary, ArrayWriter(temporary, np.int64) as writer:
             for first, last in row_blocks(graph.indptr, EDGES_AT_ONCE):
                 start, end = graph.indptr[first], graph.indptr[last]
