@@ -35,7 +35,11 @@ export async function ask(path, parameters = {}, options = {}) {
     if (error.name === "AbortError") throw error;
     throw new Failure(0, "The server does not answer. Is it still running?");
   }
-  const body = await answer.json().catch(() => ({}));
+  const body = await answer.json().catch((error) => {
+    if (error.name === "AbortError") throw error; // given up while it came: that is no answer
+    if (answer.ok) throw new Failure(0, "The server's answer broke off. Is it still running?");
+    return {};
+  });
   if (!answer.ok) throw new Failure(answer.status, explain(answer.status, body.error));
   return body;
 }
