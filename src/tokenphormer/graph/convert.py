@@ -41,7 +41,7 @@ def from_pyg(data: Data, *, name: str = "graph", directed: bool | None = None, s
         directed=not _is_symmetric(edge_index, weight, n) if directed is None else directed,
         self_loops=self_loops,
         node_ids=getattr(data, "node_ids", None),
-        class_names=tuple(data.class_names) if getattr(data, "class_names", None) is not None else None,
+        class_names=getattr(data, "class_names", None),
         name=name,
         splits=_pyg_splits(data, n),
     )

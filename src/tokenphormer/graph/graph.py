@@ -529,9 +529,10 @@ def _from_torch(x: Any) -> object:
     return sp.csr_array((coo.values().float().numpy(), (row, column)), shape=tuple(x.shape))
 
 
-def _check_labels(
-    y: ArrayLike | None, class_names: tuple[str, ...] | None, n: int
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _check_labels(y: ArrayLike | None, class_names: Any, n: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    if isinstance(class_names, dict | set | frozenset | str):  # in no order, or that of keys, or letters
+        kind = type(class_names).__name__
+        raise InputError(f"class_names: expected a tuple, the name of class 0 first, got a {kind}")
     given = None if class_names is None else tuple(map(str, class_names))
     if given is not None and len(set(given)) < len(given):
         twice = next(name for place, name in enumerate(given) if name in given[:place])
