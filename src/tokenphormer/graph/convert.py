@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from tokenphormer.errors import InputError
-from tokenphormer.graph.graph import Graph, refuse_lossy
+from tokenphormer.graph.graph import Graph, is_missing, refuse_lossy
 from tokenphormer.graph.splits import PARTS, Split
 from tokenphormer.graph.tables import sort_classes
 
@@ -182,7 +182,7 @@ def from_networkx(
     y, class_names = None, None
     if label is not None:
         labels = [nxgraph.nodes[node].get(label) for node in nodes]
-        names = [None if _is_missing(one) else str(one) for one in labels]
+        names = [None if is_missing(one) else str(one) for one in labels]
         class_names = sort_classes({one for one in names if one is not None})
         number_of = {name: number for number, name in enumerate(class_names)}
         y = np.array([-1 if one is None else number_of[one] for one in names], dtype=np.int64)
@@ -229,15 +229,6 @@ def to_networkx(
         weights = graph.edge_weight[chosen].tolist()
         out.add_weighted_edges_from(((a, b, w) for (a, b), w in zip(ends, weights, strict=True)), weight=weight)
     return out
-
-
-def _is_missing(label: object) -> bool:
-    """Whether a label is what Python, NumPy or pandas (which need not be installed) have for a missing value."""
-    if isinstance(label, float | np.floating):
-        return bool(np.isnan(label))
-    if isinstance(label, np.datetime64 | np.timedelta64):
-        return bool(np.isnat(label))
-    return label is None or type(label).__name__ in ("NAType", "NaTType")
 
 
 def _networkx_features(nxgraph: nx.Graph[Any], attribute: str) -> NDArray[np.float32]:

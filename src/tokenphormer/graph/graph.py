@@ -566,6 +566,9 @@ def _check_ids(node_ids: ArrayLike | None, n: int) -> NDArray[np.str_] | None:
     names: Any = node_ids if isinstance(node_ids, list | tuple) else given.ravel()
     if any("\0" in str(name) for name in names):
         raise InputError("node_ids: an id has a NUL character, which an id may not have")
+    gap = next((node for node, name in enumerate(names) if is_missing(name)), None)
+    if gap is not None:
+        raise InputError(f"node_ids, entry {gap}: {names[gap]}; every node needs an id")
     try:
         ids = (given.astype(object) if given.dtype.kind == "T" else given).astype(np.str_)  # T: NumPy's own strings
     except UnicodeDecodeError as error:
@@ -577,6 +580,15 @@ def _check_ids(node_ids: ArrayLike | None, n: int) -> NDArray[np.str_] | None:
     if len(unique) < n:
         raise InputError(f"node_ids: {str(unique[counts > 1][0])!r} stands for more than one node")
     return ids
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value is what Python, NumPy or pandas (which need not be installed) have for a missing value."""
+    if isinstance(value, float | np.floating):
+        return bool(np.isnan(value))
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _as_index(node_id: str) -> int | None:
