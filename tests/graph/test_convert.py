@@ -174,7 +174,7 @@ def test_networkx_of_anything() -> None:
 
 @pytest.mark.parametrize(
     "missing",
-    [None, float("nan"), np.float32("nan"), np.datetime64("NaT"), np.timedelta64("NaT"), pd.NA, pd.NaT],
+    [None, "", float("nan"), np.float32("nan"), np.datetime64("NaT"), np.timedelta64("NaT"), pd.NA, pd.NaT],
     ids=lambda missing: f"{type(missing).__name__} {missing}",
 )
 def test_a_missing_label_in_networkx_is_no_class(missing: object) -> None:

@@ -168,8 +168,8 @@ def from_networkx(
     """A graph from a NetworkX one, directed if that is; parallel edges become one.
 
     `features`, `label` and `weight` are names of attributes: `features` a vector (or a number) on every node,
-    `label` anything with a name, absent, None or what pandas has for missing (NaN, NA, NaT) where unlabelled,
-    `weight` a number, 1 where absent, but not on every edge. The nodes are named by `str`.
+    `label` anything with a name, absent, None, an empty text or what pandas has for missing (NaN, NA, NaT) where
+    unlabelled, `weight` a number, 1 where absent, but not on every edge. The nodes are named by `str`.
     """
     nodes = list(nxgraph.nodes)
     ids = [str(node) for node in nodes]
@@ -182,7 +182,7 @@ def from_networkx(
     y, class_names = None, None
     if label is not None:
         labels = [nxgraph.nodes[node].get(label) for node in nodes]
-        names = [None if is_missing(one) else str(one) for one in labels]
+        names = [None if is_missing(one) else str(one) or None for one in labels]
         class_names = sort_classes({one for one in names if one is not None})
         number_of = {name: number for number, name in enumerate(class_names)}
         y = np.array([-1 if one is None else number_of[one] for one in names], dtype=np.int64)
