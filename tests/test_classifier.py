@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import pickle
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,16 @@ def test_a_split_of_its_own(fitted: TokenphormerClassifier) -> None:
             classifier().fit(GRAPH, split)
     with pytest.raises(InputError, match="node index 99"):
         classifier().fit(GRAPH, Split([0, 1, 99], [2], []))
+
+
+def test_a_split_that_came_with_the_graph_is_not_passed_over_in_silence() -> None:
+    own = dataclasses.replace(GRAPH, splits=(Split(SPLIT.train, SPLIT.val, SPLIT.test, name="given"),))
+    with pytest.warns(UserWarning, match=r"a stratified one is drawn .* give make_split\(graph, 'given'\)"):
+        assert classifier(seed=1).fit(own).split_.hash == tiny_split(GRAPH).hash
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        classifier().fit(own, make_split(own, "given"))
+        classifier().fit(dataclasses.replace(GRAPH, splits=(Split(SPLIT.train, SPLIT.val, SPLIT.test, "public"),)))
 
 
 # ---------------------------------------------------------------- parameters

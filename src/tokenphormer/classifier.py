@@ -107,7 +107,8 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def fit(self, graph: Graph | ArrayLike, split: Split | ArrayLike | None = None) -> TokenphormerClassifier:
         """Train on a graph and a split (default: stratified 60/20/20), or on a table and its labels.
 
-        What `tokenphormer train` would say of it is a warning here: a class without a training node, say.
+        What `tokenphormer train` would say of it is a warning here: a class without a training node, say. So is a split
+        of the user's own that came with the graph and is not asked for: `train` would take it.
         """
         config = self.config
         classes = None
@@ -118,6 +119,11 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             del self.feature_names_in_
         if split is None:
             split = make_split(graph, seed=config.seed)
+            if any(own.name.startswith("given") for own in graph.splits):
+                _warn(
+                    "fit: the graph comes with a split, and a stratified one is drawn beside it, which trains on test "
+                    "nodes of that too; to take the graph's own, give make_split(graph, 'given')"
+                )
         if not isinstance(split, Split):
             raise InputError(f"fit: expected a Split beside a Graph, got {type(split).__name__}; see make_split")
         device = check_device(choose_device(self.device))
