@@ -309,6 +309,8 @@ def test_a_split_of_its_own(fitted: TokenphormerClassifier) -> None:
     for split in (GRAPH.y, "stratified", [0, 1]):
         with pytest.raises(InputError, match="expected a Split beside a Graph"):
             classifier().fit(GRAPH, split)
+        with pytest.raises(InputError, match="for_graph: expected a Split beside a Graph"):
+            TokenphormerClassifier.for_graph(GRAPH, split)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="node index 99"):
         classifier().fit(GRAPH, Split([0, 1, 99], [2], []))
 

@@ -86,6 +86,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if not isinstance(graph, Graph):
             raise InputError(f"for_graph: expected a Graph, got {type(graph).__name__}; a table has no graph to suit")
         split = make_split(graph, seed=asked.config.seed) if split is None else split
+        split = _as_split("for_graph", split)
         chosen = config_for(graph, split, check_device(choose_device(asked.device)))
         return cls(**(chosen.__dict__ | params))
 
@@ -124,8 +125,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                     "fit: the graph comes with a split, and a stratified one is drawn beside it, which trains on test "
                     "nodes of that too; to take the graph's own, give make_split(graph, 'given')"
                 )
-        if not isinstance(split, Split):
-            raise InputError(f"fit: expected a Split beside a Graph, got {type(split).__name__}; see make_split")
+        split = _as_split("fit", split)
         device = check_device(choose_device(self.device))
         with _own_random_numbers(device):
             pretrained = _sgpm(self.sgpm, graph, device)
@@ -448,6 +448,12 @@ def _refuse_other(graph: object) -> None:
     if library in makers:
         came = f"{library}.{type(graph).__name__}"  # theirs may be called Graph too
         raise InputError(f"expected a Graph, got a {came}; tokenphormer.graph.{makers[library]} makes one of it")
+
+
+def _as_split(where: str, split: object) -> Split:
+    if not isinstance(split, Split):
+        raise InputError(f"{where}: expected a Split beside a Graph, got {type(split).__name__}; see make_split")
+    return split
 
 
 def _check_kind(labels: NDArray[Any], classes: NDArray[Any]) -> None:
