@@ -200,6 +200,11 @@ def test_what_training_would_say_is_a_warning() -> None:
         classifier(max_epochs=1).fit(GRAPH, known)
 
 
+def test_vectors_of_an_sgpm_that_is_not_there_are_said_to_be_missing() -> None:
+    with pytest.warns(UserWarning, match="sgpm_token=contextual has no effect: no pre-trained SGPM was given"):
+        classifier(sgpm_token="contextual", max_epochs=1).fit(GRAPH, SPLIT)
+
+
 def test_scores_of_other_classes(fitted: TokenphormerClassifier) -> None:
     bare = dataclasses.replace(GRAPH, class_names=("0", "1", "2"))
     with pytest.raises(InputError, match=r"labels of graph 'tiny' \('0', '1', '2'\) are none of the model's classes"):

@@ -66,6 +66,8 @@ def fit_tokenphormer(
         names = ", ".join(graph.class_names[c] for c in missing[:5])
         say(f"no training node is of class {names}: it cannot be learned, and will never be predicted with reason")
     _check_features(graph, config, say)
+    if sgpm is None and config.sgpm_token != Config().sgpm_token:
+        say(f"sgpm_token={config.sgpm_token} has no effect: no pre-trained SGPM was given, so there is no SGPM-token")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     began = time.perf_counter()
