@@ -378,9 +378,13 @@ def show(study: str, rows: list[Row]) -> None:
         print(f"\n{name}: {len(trials)} settings, {len(ranked)} of them on {most} splits")
         for accuracy, number in ranked[:6]:
             print(f"  {100 * accuracy:.2f} {number} {values_of(study, number)}")
-        first = [(found[0]["val_accuracy"], number) for number, found in trials.items()]
-        middle = statistics.median(accuracy for accuracy, _ in first)
-        good = [(accuracy, number) for accuracy, number in first if accuracy >= middle and number]
+        rows_of = {number: {row["split"]: row for row in found} for number, found in trials.items()}
+        first = [(on[SEARCH_SPLITS]["val_accuracy"], number) for number, on in rows_of.items() if SEARCH_SPLITS in on]
+        middle = statistics.median([accuracy for accuracy, _ in first] or [0.0])
+        drawn = [
+            each for each in first if each[1] or RECIPE in SPACES[study]
+        ]  # else 0 is the defaults, not of the space
+        good = [(accuracy, number) for accuracy, number in drawn if accuracy >= middle]
         for key, choices in SPACES[study].items():
             told = []
             for value in dict.fromkeys(choices):

@@ -262,3 +262,20 @@ def test_ahead_of_all_others_means_of_each(blocks: ModuleType, tmp_path: Path) -
 
 def test_lists_read_as_sentences_do(blocks: ModuleType) -> None:
     assert [blocks.listed(list(names)) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
+
+
+# ---------------------------------------------------------------- the search behind Tokenphormer+'s defaults
+
+
+def test_what_is_shown_of_a_search_has_its_first_settings_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Number 0 is the defaults where settings are drawn, and one of the combinations where all are tried."""
+    search = script("plus_search")
+    found = {0: 0.9, 1: 0.8, 2: 0.7, 3: 0.6}
+    for study, told in (
+        ("plus-averaged", "0.0: 90.00 (1), 0.9: 80.00 (1)"),
+        ("plus-light", "num_heads            4: 80.00 (1)\n"),
+    ):
+        rows = [trial(n, study=study, val_accuracy=accuracy) for n, accuracy in found.items()]
+        others = [trial(n, split=101, study=study, val_accuracy=0.1) for n in found]
+        search.show(study, [*others, *rows])  # in any order: a setting is judged on the first split
+        assert told in capsys.readouterr().out
