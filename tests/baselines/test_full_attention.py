@@ -100,6 +100,15 @@ def test_one_score_that_is_nan_is_not_hidden(bits: int) -> None:
     assert full_attention(q, k, v, bias, kinds).isnan().all()
 
 
+def test_gradients_of_gradients_are_refused() -> None:
+    """Without this the one would be 0 in silence, as its numbers come from the kernel."""
+    q, k, v, bias, kinds = inputs(4)
+    result = full_attention(q, k, v, bias, kinds)
+    with pytest.raises(AssertionError, match="gradients of these gradients"):
+        torch.autograd.grad(result.sum(), q, create_graph=True)
+    torch.autograd.grad(result.sum(), q)
+
+
 def test_the_number_of_threads_changes_no_bit() -> None:
     q, k, v, bias, kinds = inputs(8)
     before = torch.get_num_threads()

@@ -19,7 +19,8 @@ from torch import Tensor
 from tokenphormer.threads import launch
 
 HIDDEN = -1e30
-"""The bias of a pair that is not to be seen; of a row of nothing else all pairs weigh the same."""
+"""The bias of a pair that is not to be seen. Of a row of nothing else all pairs weigh the same, but its gradients are
+not those of that: what it reads is to be multiplied with 0."""
 
 _F = np.float32
 _ONE, _HALF, _ZERO, _LOG2E, _LEAST = _F(1), _F(0.5), _F(0), _F(1.4426950408889634), _F(-87)
@@ -205,6 +206,7 @@ class _FullAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        assert not torch.is_grad_enabled(), "gradients of these gradients are not known, and would be taken for 0"
         q, k, v, bias, kinds, result, logarithm = (x.detach() for x in ctx.saved_tensors)
         d_q, d_k, d_v, d_bias = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v), torch.zeros_like(bias)
         arrays = [x.numpy() for x in (q, k, v, bias, kinds)]
