@@ -215,6 +215,8 @@ def test_to_networkx_leaves_out_what_is_not_wanted() -> None:
         ({"a": [[1.0]]}, r"got shape \(1, 1\)"),
         ({"a": [1e300]}, "row 0, column 0: not a finite float32"),
         ({"a\0": [1.0]}, "NUL"),
+        ({"a": [1.0], float("nan"): [2.0]}, "a node is nan, .*; every node needs an id"),
+        ({"a": [1.0], pd.NA: [2.0]}, "a node is <NA>, .*; every node needs an id"),
         ({}, "no node"),
     ],
 )

@@ -175,6 +175,9 @@ def from_networkx(
     ids = [str(node) for node in nodes]
     if any("\0" in name for name in ids):
         raise InputError("from_networkx: a node's name has a NUL character, which an id may not have")
+    gaps = [node for node in nodes if is_missing(node)]
+    if gaps:
+        raise InputError(f"from_networkx: a node is {gaps[0]}, as of a gap in a table of edges; every node needs an id")
     place = {node: number for number, node in enumerate(nodes)}
     edges = [(place[a], place[b]) for a, b in nxgraph.edges()]
     if weight is not None and edges and not any(weight in data for *_, data in nxgraph.edges(data=True)):
