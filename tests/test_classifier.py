@@ -321,13 +321,17 @@ def test_a_split_of_its_own(fitted: TokenphormerClassifier) -> None:
 
 
 def test_a_split_that_came_with_the_graph_is_not_passed_over_in_silence() -> None:
-    own = dataclasses.replace(GRAPH, splits=(Split(SPLIT.train, SPLIT.val, SPLIT.test, name="given"),))
-    with pytest.warns(UserWarning, match=r"a stratified one is drawn .* give make_split\(graph, 'given'\)"):
-        assert classifier(seed=1).fit(own).split_.hash == tiny_split(GRAPH).hash
+    own, public = (
+        dataclasses.replace(GRAPH, splits=(Split(SPLIT.train, SPLIT.val, SPLIT.test, name),))
+        for name in ("given", "public")
+    )
+    for graph in (own, public):
+        with pytest.warns(UserWarning, match=r"a stratified one is drawn .* give make_split\(graph, 'given'\)"):
+            assert classifier(seed=1).fit(graph).split_.hash == tiny_split(GRAPH).hash
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         classifier().fit(own, make_split(own, "given"))
-        classifier().fit(dataclasses.replace(GRAPH, splits=(Split(SPLIT.train, SPLIT.val, SPLIT.test, "public"),)))
+        classifier().fit(dataclasses.replace(public, name="cora", node_ids=None))  # `train` would not take it either
 
 
 # ---------------------------------------------------------------- parameters

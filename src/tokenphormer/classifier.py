@@ -33,7 +33,7 @@ from tokenphormer.tensor_files import load_tensors, save_tensors
 from tokenphormer.tokens.source import projects_whole
 from tokenphormer.training.fit import Fitted, fit_tokenphormer
 from tokenphormer.training.loop import predict
-from tokenphormer.training.presets import config_for
+from tokenphormer.training.presets import config_for, protocol_for
 from tokenphormer.training.settings import Config
 from tokenphormer.training.tokenphormer import MOST_NODES, TokenphormerMethod, as_taken
 from tokenphormer.walks.sampling import check_device, choose_device
@@ -120,7 +120,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             del self.feature_names_in_
         if split is None:
             split = make_split(graph, seed=config.seed)
-            if any(own.name.startswith("given") for own in graph.splits):
+            if protocol_for(graph) == "given":
                 _warn(
                     "fit: the graph comes with a split, and a stratified one is drawn beside it, which trains on test "
                     "nodes of that too; to take the graph's own, give make_split(graph, 'given')"

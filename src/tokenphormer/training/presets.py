@@ -211,14 +211,16 @@ def note_on(config: Config) -> str:
 
 def split_for(graph: Graph, protocol: str, seed: int | None) -> Split:
     """The named protocol; `auto` is the split that came with a user's graph, or the paper's for its datasets."""
-    if protocol == "auto":
-        known = DATASETS.get(graph.name)
-        # A graph of one's own may have a dataset's name. Splits of datasets have other names than the one that a column
-        # of a user's table gives, and their nodes no ids, which tables always have; the embedded one has ids.
-        own = any(split.name.startswith("given") for split in graph.splits)
-        own = own or (known is not None and not known.embedded and graph.node_ids is not None)
-        if known is None or own or (known.protocol == "geom-gcn" and not graph.splits):
-            protocol = "given" if graph.splits else "stratified"
-        else:
-            protocol = known.protocol
-    return make_split(graph, protocol, seed)
+    return make_split(graph, protocol_for(graph) if protocol == "auto" else protocol, seed)
+
+
+def protocol_for(graph: Graph) -> str:
+    """The protocol that `auto` stands for."""
+    known = DATASETS.get(graph.name)
+    # A graph of one's own may have a dataset's name. Splits of datasets have other names than the one that a column
+    # of a user's table gives, and their nodes no ids, which tables always have; the embedded one has ids.
+    own = any(split.name.startswith("given") for split in graph.splits)
+    own = own or (known is not None and not known.embedded and graph.node_ids is not None)
+    if known is None or own or (known.protocol == "geom-gcn" and not graph.splits):
+        return "given" if graph.splits else "stratified"
+    return known.protocol
