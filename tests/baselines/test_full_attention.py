@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import networkx as nx
+import numba
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.baselines.build import build, separable_graph
+from tokenphormer.baselines import biased_transformer
+from tokenphormer.baselines import full_attention as module
 from tokenphormer.baselines.full_attention import HIDDEN, full_attention
 from tokenphormer.baselines.graphormer import all_distances, distances
 from tokenphormer.graph import Graph, to_networkx
@@ -125,6 +128,18 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     assert all(torch.equal(one, two) for one, two in zip(*seen, strict=True))
 
 
+def test_there_are_as_many_threads_as_torch_has_and_then_as_many_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, asked = inputs(4), []
+    full_attention(*given[:5])
+    monkeypatch.setattr(module, "launch", lambda: asked.append("launch"))
+    monkeypatch.setattr(numba, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(numba, "set_num_threads", asked.append)
+    for threads in (3, 12):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        full_attention(*given[:5])
+    assert asked == ["launch", 3, 8, "launch", 8, 8]
+
+
 def test_several_threads_add_up_the_gradients_of_edges_in_one_order() -> None:
     method: Any = build("san", graph=separable_graph(300), hidden_channels=64)
     q, k, v = (torch.randn(2, 300, 32).requires_grad_() for _ in range(3))
@@ -153,6 +168,32 @@ def test_methods_score_as_their_forward_pass_does(name: str, settings: dict[str,
     weights = [weight for weight in method.parameters() if weight.requires_grad]
     for ours, theirs in zip(*(torch.autograd.grad(y, weights, g) for y in (found, expected)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["graphormer", "san"])
+def test_scores_on_a_cpu_make_no_floats_for_pairs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method: Any = build(name).eval()
+    monkeypatch.setattr(method, "forward", None)  # which would
+    assert method.scores(torch.arange(9)).shape == (9, 3)
+
+
+@pytest.mark.parametrize("name", ["graphormer", "san"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_layer_drops_attention_in_training_alone(name: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Graphormer's the weights: all else that its layers drop is left as it is here, (1, n, h)."""
+    plain_dropout = biased_transformer.dropout
+    monkeypatch.setattr(biased_transformer, "dropout", lambda x, p: plain_dropout(x, p) if x.dim() == 4 else x)
+    method: Any = build(name, dropout=0.5)
+    layer, H = method.layers[0], torch.randn(1, 90, 16)
+    if name == "san":
+        run = (lambda: layer.among_all(H, method.all_pairs)) if whole else lambda: layer(H, *method.pairs)
+    else:
+        bias = method.distance_bias.t()
+        pairs = method.bias(method.distances[None])
+        run = (lambda: layer.among_all(H, bias, method.distances)) if whole else lambda: layer(H, pairs)
+    assert not torch.equal(run(), run())
+    layer.eval()
+    assert torch.equal(run(), run())
 
 
 def test_san_reads_nothing_added_where_all_are_neighbours() -> None:

@@ -215,6 +215,8 @@ def test_a_change_anywhere_in_the_package_marks_the_commit(tmp_path: Path) -> No
     head = rows._commit(tmp_path / "package")
     assert head is not None
     assert len(head) == 40
+    (tmp_path / ".gitignore").write_text("installed\n# not of the package\n", encoding="utf-8")
+    assert rows._commit(tmp_path / "package") == head
     (tmp_path / "package/training/loop.py").write_text("changed\n", encoding="utf-8")
     assert rows._commit(tmp_path / "package") == head + "+changes"
     (tmp_path / "installed").mkdir()

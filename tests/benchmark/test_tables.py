@@ -458,6 +458,7 @@ def test_csv_has_everything(rows: list[Row]) -> None:
     assert float(gcn["low"]) < float(gcn["difference"]) < float(gcn["high"])
     assert (float(gcn["paper_mean"]), float(gcn["paper_std"])) == (87.33, 0.38)
     assert (mlp["status"], mlp["mean"], mlp["reason"]) == ("did not run", "", "needs about 99 GiB")
+    assert (ours["search_splits"], mlp["search_splits"]) == ("1", "")
     assert {"protocol", "seconds", "preprocessing_seconds", "memory_mb", "parameters"} <= ours.keys()
 
 

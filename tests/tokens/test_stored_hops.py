@@ -18,7 +18,7 @@ import torch
 
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph import Graph
-from tokenphormer.graph.disk import open_graph
+from tokenphormer.graph.disk import is_array, open_graph
 from tokenphormer.graph.disk_writer import write_graph
 from tokenphormer.hops import NORMALISATIONS, Normalisation, propagate, propagation_matrix
 from tokenphormer.tokens import TokenSettings, TokenSource
@@ -109,6 +109,17 @@ def test_what_was_cut_off_is_made_anew(tmp_path: Path, sparse: bool) -> None:
             assert all(np.array_equal(dense(a), b) for a, b in zip(found, before, strict=True))
             assert {each: each.read_bytes() for each in whole} == whole
             assert hop_bytes(graph, "row", 2) == 0
+
+
+def test_what_is_in_the_cache_has_its_dtype_and_shape_and_no_more(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((3, 2), np.float32))
+    assert is_array(tmp_path / "a.npy", np.float32, (3, 2))
+    assert not is_array(tmp_path / "a.npy", np.float16, (3, 2))
+    assert not is_array(tmp_path / "a.npy", np.float32, (2, 3))
+    assert not is_array(tmp_path / "b.npy", np.float32, (3, 2))
+    with (tmp_path / "a.npy").open("ab") as file:
+        file.write(b"more")
+    assert not is_array(tmp_path / "a.npy", np.float32, (3, 2))
 
 
 def test_a_copy_with_other_arrays_has_hops_of_its_own(tmp_path: Path) -> None:

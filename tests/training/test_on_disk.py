@@ -195,6 +195,15 @@ def test_the_estimate_grows_with_the_work(tmp_path: Path) -> None:
     assert any("hop features" in line for line in base.lines())
 
 
+def test_half_precision_takes_no_less_where_the_model_takes_the_graph_whole(tmp_path: Path) -> None:
+    """Its features are in single precision there."""
+    graph = tiny_graph(num_nodes=600, num_features=500)
+    write_graph(graph, tmp_path / "half", half=True)
+    split, config = tiny_split(graph), tiny_config(row_activation=True, score_hops=2, num_hops=1)
+    half = estimate(open_graph(tmp_path / "half"), split, config, CPU)
+    assert half.host_bytes == estimate(graph, split, config, CPU).host_bytes
+
+
 def test_a_moment_of_other_work_does_not_mislead_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products that take 1 ms; at first, while another program has the cores, four times as long."""
     graph = tiny_graph()
