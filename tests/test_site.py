@@ -279,3 +279,5 @@ def test_what_is_shown_of_a_search_has_its_first_settings_too(capsys: pytest.Cap
         others = [trial(n, split=101, study=study, val_accuracy=0.1) for n in found]
         search.show(study, [*others, *rows])  # in any order: a setting is judged on the first split
         assert told in capsys.readouterr().out
+        search.show(study, others)  # of which nothing has come yet
+        assert "none" in capsys.readouterr().out

@@ -127,6 +127,7 @@ def test_pyg_masks_of_several_columns() -> None:
         ({"y": torch.tensor([-1, 0, 0])}, "has no label"),
         ({"edge_weight": torch.tensor([1.0, 2.0])}, "one weight an edge"),
         ({"edge_weight": torch.ones(1, 2)}, "one weight an edge"),
+        ({"class_names": {1: "b", 0: "a"}}, "class_names: expected a tuple, .* got a dict"),
     ],
 )
 def test_bad_pyg_data(changes: dict[str, Any], message: str) -> None:
