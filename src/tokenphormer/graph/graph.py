@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import index
@@ -530,7 +531,10 @@ def _from_torch(x: Any) -> object:
 
 
 def _check_labels(y: ArrayLike | None, class_names: Any, n: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    if isinstance(class_names, dict | set | frozenset | str):  # in no order, or that of keys, or letters
+    # In no order, or that of keys, or letters; or none at all.
+    if class_names is not None and (
+        isinstance(class_names, dict | set | frozenset | str | bytes) or not isinstance(class_names, Iterable)
+    ):
         kind = type(class_names).__name__
         raise InputError(f"class_names: expected a tuple, the name of class 0 first, got a {kind}")
     given = None if class_names is None else tuple(map(str, class_names))
@@ -563,10 +567,10 @@ def _check_ids(node_ids: ArrayLike | None, n: int) -> NDArray[np.str_] | None:
         return None
     given = _as_array(node_ids, "node_ids: expected strings, one a node")
     # As they were given: an array of strings takes a NUL at the end of one for its own padding, and drops it.
-    names: Any = node_ids if isinstance(node_ids, list | tuple) else given.ravel()
+    names: Any = node_ids if isinstance(node_ids, list | tuple) else given.ravel().tolist()
     if any("\0" in str(name) for name in names):
         raise InputError("node_ids: an id has a NUL character, which an id may not have")
-    gap = next((node for node, name in enumerate(names) if is_missing(name)), None)
+    gap = next((at for at, name in enumerate(names) if not isinstance(name, str) and is_missing(name)), None)
     if gap is not None:
         raise InputError(f"node_ids, entry {gap}: {names[gap]}; every node needs an id")
     try:
