@@ -16,6 +16,7 @@ from tokenphormer.benchmark.methods import entry
 from tokenphormer.benchmark.paper import paper_ablation
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.benchmark.study_tables import (
+    ablation_plot,
     comparison_latex,
     comparison_table,
     csv_of,
@@ -253,6 +254,30 @@ def lines_of(figure: Figure, panel: int = 0) -> dict[str, Any]:
     return {str(line.get_label()): line for line in figure.axes[panel].get_lines()}
 
 
+def test_the_ablation_figure(ablation: list[Row]) -> None:
+    """Of what is left out the paired difference and its interval, and in the paper's place its own."""
+    alone = rows_of("ablation", "only jump walks", [0.5], sgpm="static H")  # no interval of one split
+    ours = [row | {"dataset": "debian"} for row in ablation]
+    figure = ablation_plot(study_results(ablation + alone + ours, "ablation"))
+    cora, debian = figure.axes
+    assert [label.get_text() for label in cora.get_yticklabels()] == [
+        "without SGPM-token",
+        "without walk-tokens",
+        "only jump walks",
+    ]
+    drawn = {axes: [bar.lines[0].get_xydata().tolist()[0] for bar in axes.containers] for axes in (cora, debian)}
+    # Of +1, +1, +1 and −10, −4, +5: the sample deviation of the latter is √57, and Student's t for 2 is 4.30265.
+    assert np.array(drawn[cora]) == pytest.approx(np.array([[1, 0], [-3, -1]]))
+    assert drawn[debian] == drawn[cora]
+    (line,) = cora.containers[1].lines[2][0].get_segments()
+    half = 4.30265 * 57**0.5 / 3**0.5
+    assert np.array(line)[:, 0] == pytest.approx([-3 - half, -3 + half], abs=1e-3)
+    rings = [ring.get_xydata().tolist()[0] for ring in cora.get_lines() if ring.get_fillstyle() == "none"]
+    assert np.array(rings) == pytest.approx(np.array([[90.33 - 91.20, 0], [88.37 - 91.20, -1], [90.80 - 91.20, -2]]))
+    assert not [ring for ring in debian.get_lines() if ring.get_fillstyle() == "none"]
+    assert debian.get_title(loc="right") == "lines: 95 %"
+
+
 def test_the_tokens_figure(tokens: list[Row]) -> None:
     figure = tokens_plot(study_results(tokens, "tokens"))
     lines = lines_of(figure)
@@ -334,7 +359,8 @@ def test_files(ablation: list[Row], tokens: list[Row], tmp_path: Path) -> None:
     assert write_studies([make_row()], tmp_path / "none") == []
     assert not (tmp_path / "none").exists()
     paths = write_studies(ablation + tokens, tmp_path / "t")
-    names = ["ablation.md", "ablation.tex", "ablation.csv", "tokens.csv", "tokens.png", "tokens.svg"]
+    names = ["ablation.md", "ablation.tex", "ablation.csv", "tokens.csv"]
+    names += ["ablation.png", "ablation.svg", "tokens.png", "tokens.svg"]
     assert [path.name for path in paths] == names
     first = [path.read_bytes() for path in paths]
     write_studies(list(reversed(ablation)) + tokens, tmp_path / "t")

@@ -384,8 +384,8 @@ def test_rows_of_other_defaults_do_not_count(rows: list[Row]) -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(InputError, match="'coraa' is no dataset; nearest: cora"):
-        cell_results([], ("coraa",))
+    with pytest.raises(InputError, match=r"'coraa' is no dataset; nearest: cora, actor, cornell$"):  # each once
+        cell_results([make_row(dataset="cora")], ("coraa",))
     with pytest.raises(InputError, match="'gnc' is no method of the benchmark; nearest: gcn"):
         cell_results([], ("cora",), ("gnc",))
 

@@ -37,7 +37,7 @@ RENAME = "rename its folder, or save it as dataclasses.replace(graph, name=…)"
 def check_dataset(name: str, own: Collection[str] = (), hint: str = "") -> None:
     """Raise unless there is a dataset or a graph of one's own of that name, and offer others."""
     if name not in DATASETS and name not in own:
-        raise InputError(f"{name!r} is no dataset; {offer(name, [*DATASETS, *own])}{hint}")
+        raise InputError(f"{name!r} is no dataset; {offer(name, list(dict.fromkeys([*DATASETS, *own])))}{hint}")
 
 
 def usual_protocol(dataset: str) -> str:

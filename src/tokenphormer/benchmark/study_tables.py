@@ -319,22 +319,47 @@ def _text(
 # -------------------------------------------------------------------- figures
 
 
+def ablation_plot(results: Results) -> Figure:
+    """What each part left out costs, with its 95 % interval, a panel a dataset; rings are the paper's differences."""
+    names = [name for name in _names(results, "ablation") if name != REFERENCES["ablation"]]
+    figure, panels = _panels(results, height=0.8 + 0.25 * len(names), sharey=True)
+    for axes, dataset in zip(panels, results, strict=True):
+        whole = paper_ablation(REFERENCES["ablation"], dataset)
+        axes.axvline(0, color=plots.MUTED, linewidth=1, linestyle="--")
+        for place, name in enumerate(names):
+            if gap := _difference(results, "ablation", name, dataset):
+                mean, low, high = gap
+                axes.errorbar(mean, -place, xerr=[[mean - low], [high - mean]], fmt="o", color=plots.BLUE, markersize=4)
+            if whole and (paper := paper_ablation(name, dataset)):
+                axes.plot(paper[0] - whole[0], -place, "o", color=plots.ORANGE, markersize=5, fillstyle="none")
+        axes.set_yticks([-place for place in range(len(names))], names)
+        axes.set_title("lines: 95 %" + ("; rings: paper" if whole else ""), loc="right", **plots.small_text())
+        plots.style_axes(axes, dataset, f"points more than {REFERENCES['ablation']}", grid="x")
+    return figure
+
+
 def tokens_plot(results: Results) -> Figure:
     """Accuracy against the number of tokens, Tokenphormer beside NAGphormer, a panel a dataset, as the paper draws it.
 
     Every point of a panel is the mean over the same splits. Of fewer than `FEW_SPLITS` each is a thin line besides; of
     more there is a band, the 95 % interval of the mean. A dashed line stands at the graph's diameter.
     """
+    figure, panels = _panels(results, height=2.7)
+    for axes, (dataset, found) in zip(panels, results.items(), strict=True):
+        _tokens_panel(axes, dataset, found)
+    panels[0].legend(frameon=False, fontsize=8, loc="best")
+    return figure
+
+
+def _panels(results: Results, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel for each dataset, three beside each other."""
     columns = min(3, len(results))
     rows = -(-len(results) // columns)
-    figure = plots.new_figure(plots.WIDTH if columns == 1 else 3.4 * columns, 0.5 + 2.7 * rows)
-    grid: Any = figure.subplots(rows, columns, squeeze=False)
-    for axes, (dataset, found) in zip(grid.flat, results.items(), strict=False):
-        _tokens_panel(axes, dataset, found)
+    figure = plots.new_figure(plots.WIDTH if columns == 1 else 3.4 * columns, 0.5 + height * rows)
+    grid: Any = figure.subplots(rows, columns, squeeze=False, sharey=sharey)
     for axes in grid.flat[len(results) :]:
         axes.set_axis_off()
-    grid[0, 0].legend(frameon=False, fontsize=8, loc="best")
-    return figure
+    return figure, list(grid.flat[: len(results)])
 
 
 def shared_splits(found: dict[str, dict[int, float]]) -> list[int]:
@@ -380,8 +405,11 @@ def _tokens_panel(axes: Axes, dataset: str, found: dict[str, dict[int, float]]) 
 # -------------------------------------------------------------------- files
 
 
+FIGURES: dict[str, Callable[[Results], Figure]] = {"ablation": ablation_plot, "tokens": tokens_plot}
+
+
 def write_studies(rows: list[Row], out: Path, say: Callable[[str], None] = lambda _: None) -> list[Path]:
-    """Write what there is of the studies: comparisons as .md, .tex and .csv; tokens.csv, .png, .svg."""
+    """Write what there is of the studies: comparisons as .md, .tex and .csv, tokens.csv; `FIGURES` as .png, .svg."""
     check_graphs(rows)
     files: dict[str, str] = {}
     figures: dict[str, Figure] = {}
@@ -394,8 +422,8 @@ def write_studies(rows: list[Row], out: Path, say: Callable[[str], None] = lambd
             files[f"{study}.tex"] = comparison_latex(results, study, lacking)
         if results:
             files[f"{study}.csv"] = csv_of(on_shared_splits(results) if study == "tokens" else results, study)
-        if results and study == "tokens":
-            figures |= {f"tokens{suffix}": tokens_plot(results) for suffix in (".png", ".svg")}
+        if results and study in FIGURES:
+            figures |= {f"{study}{suffix}": FIGURES[study](results) for suffix in (".png", ".svg")}
     if pretrained := pretraining_table(rows):
         files["sgpm.md"] = "\n".join(part for part in (files.get("sgpm.md"), pretrained) if part)
     check_ours(out, files)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tokenphormer.cli.options import DeviceOption, names, say
+from tokenphormer.cli.options import DeviceOption, names, say, some_names
 from tokenphormer.errors import InputError
 
 
@@ -62,17 +62,18 @@ def benchmark(
             raise InputError(f"--minutes {minutes:g}: expected 0, which is no limit, or more")
         where = check_device(choose_device(device))
         limit, elsewhere = minutes or float("inf"), tuple(merge or [])
-        graphs, own = find_graphs(names(datasets), say)
+        graphs, own = find_graphs(some_names(datasets, "--datasets"), say)
         if study == "main":
             if sgpm or vectors or overrides:
                 raise InputError("--sgpm, --vectors, --set: are for the studies ablation, tokens, sgpm and inputs")
-            chosen = METHODS if models == "all" else names(models)
+            chosen = METHODS if models == "all" else some_names(models, "--models")
             plan = Plan(chosen, graphs, splits, budget, search_splits, protocol, "held-out" if held_out else "", own)
             done = fill(plan, out, where, workers=workers, minutes=limit, merge=elsewhere, pool=pool, say=say)
         else:
             if budget != 10 or search_splits != 1 or held_out:
                 raise InputError(f"--budget, --search-splits, --held-out: the study '{study}' searches nothing")
-            plan = Plan(() if models == "all" else names(models), graphs, splits, protocol=protocol, own=own)
+            chosen = () if models == "all" else some_names(models, "--models")
+            plan = Plan(chosen, graphs, splits, protocol=protocol, own=own)
             pretraining = None
             if sgpm or study in ("sgpm", "inputs"):
                 pretraining = default_settings(where).replace(SGPMSettings.parse_overrides(overrides or []))
@@ -113,7 +114,8 @@ def tables(
 
     read = read_rows(rows, say)
     found = names(datasets) or main_datasets(read)
-    cells = cell_results(read, found, METHODS if models == "all" else names(models), budget or None)
+    methods = METHODS if models == "all" else some_names(models, "--models")
+    cells = cell_results(read, found, methods, budget or None)
     wanted = [row for row in read if not datasets or row["dataset"] in found]
     written = [*(write_tables(cells, out) if cells else ()), *write_studies(wanted, out, say)]
     if not written:

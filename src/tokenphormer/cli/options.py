@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokenphormer.errors import InputError
+
 if TYPE_CHECKING:
     from tokenphormer.graph import Graph
 
@@ -48,6 +50,13 @@ def names(text: str) -> tuple[str, ...]:
     ('cora', 'citeseer')
     """
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def some_names(text: str, option: str) -> tuple[str, ...]:
+    """The same, at least one: an empty variable of a script is not to pass for a grid that is full."""
+    if not (found := names(text)):
+        raise InputError(f"{option} {text!r}: expected a name, or several with commas between")
+    return found
 
 
 def load_and_tell(source: str, directed: bool, verify: bool = False) -> Graph:
