@@ -32,7 +32,13 @@ def vote(method: Any, draw: int = 0, nodes: int = 90) -> torch.Tensor:
 def test_mechanism_every_epoch_sample_and_vote_has_its_own_ego_graphs() -> None:
     method, nodes = gophormer(fan_out=3), torch.arange(90)
     seen = []
-    for begin, number in ((method.begin_epoch, 1), (method.begin_epoch, 2), (method.begin_prediction, 0)):
+    numbers = (
+        (method.begin_epoch, 1),
+        (method.begin_epoch, 2),
+        (method.begin_prediction, 0),
+        (method.begin_prediction, 1),
+    )
+    for begin, number in numbers:
         begin(number)
         seen += list(method.sample(nodes, 2).split(90))
     assert all(torch.equal(tokens[:, 0], nodes) for tokens in seen)

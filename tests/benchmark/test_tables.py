@@ -399,6 +399,15 @@ def test_a_budget_that_cannot_be(rows: list[Row], budget: int) -> None:
 # ---------------------------------------------------------------- formats
 
 
+def test_tokens_are_told_where_ours_stands_beside_the_papers(rows: list[Row]) -> None:
+    def told(rows: list[Row], dataset: str) -> bool:
+        return any("no SGPM-token" in line for line in notes(cell_results(rows, (dataset,), METHODS_HERE)))
+
+    assert told(rows, "cora")
+    assert not told([row for row in rows if row["model"] != "tokenphormer"], "cora")
+    assert not told([row | {"dataset": "debian"} for row in rows], "debian")  # the paper has nothing there
+
+
 def test_markdown(rows: list[Row]) -> None:
     text = markdown(cell_results(rows, ("cora", "debian"), METHODS_HERE))
     lines = text.splitlines()
@@ -412,13 +421,14 @@ def test_markdown(rows: list[Row]) -> None:
         "| JKNet | *87.70 ± 0.65* <sup>from the paper</sup> | not run yet |",
     ]
     assert "Paired difference to Tokenphormer on the same splits, with its 95 % interval:" in lines
-    assert lines[-5:] == [
+    assert lines[-6:-1] == [
         "| GCN | -3.00 [-21.75, +15.75] |  |",
         "",
         "- cora: stratified splits; search of 2 trials a method, on validation of a split that is not reported",
         "- debian: stratified splits; nothing re-run yet",
         "- MLP on cora, did not run: needs about 99 GiB",
     ]
+    assert lines[-1].startswith("- Tokenphormer has no SGPM-token here; the paper's has one, but on cornell,")
     widths = {line.count("|") for line in lines if line.startswith("|")}
     assert widths == {4}
 

@@ -399,8 +399,15 @@ def best_means(cells: list[CellResult]) -> dict[str, float | None]:
     return {c: max((x.mean for x in cells if x.column == c and x.mean is not None), default=None) for c in columns}
 
 
+NO_SGPM = (
+    "Tokenphormer has no SGPM-token here; the paper's has one, but on cornell, wisconsin and actor. What it is worth "
+    "is in the study sgpm (sgpm.md)"
+)
+"""What tells our rows of Tokenphormer from the paper's."""
+
+
 def notes(cells: list[CellResult]) -> list[str]:
-    """Which splits, how much was searched, and why cells are empty or rest on fewer splits."""
+    """Which tokens, which splits, how much was searched, and why cells are empty or rest on fewer splits."""
     columns, _ = axes_of(cells)
     lines = []
     for column in columns:
@@ -419,6 +426,7 @@ def notes(cells: list[CellResult]) -> list[str]:
     lucky = "points more on validation nodes in the trial that was chosen than in the final runs"
     lines += [f"{entry(c.method).title} on {c.column}: {c.luck:.1f} {lucky}" for c in cells if c.lucky]
     lines += [f"{entry(c.method).title} on {c.column}, {c.status}: {c.reason}" for c in cells if c.reason]
+    lines += [NO_SGPM] if any(cell.method == "tokenphormer" and cell.n and cell.paper for cell in cells) else []
     return lines
 
 
