@@ -5,7 +5,7 @@
 Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset (or
 another share, `--keep`) on `--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them
 sees a test label. It can be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the
-rows tell. `--search plus-averaged`, `plus-wide`, `plus-agreement` and those that begin with `plus-cpu` draw nothing:
+rows tell. `--search plus-averaged`, `plus-wide` and those that begin with `plus-agreement` or `plus-cpu` draw nothing:
 they are all combinations.
 """
 
@@ -283,8 +283,16 @@ AGREEMENT: dict[str, tuple[object, ...]] = {
     "score_teleport": (0.2, 0.4),
 }
 """*Alike* with more agreement and fewer steps of scores: both helped a lean model on Flickr (experiments/LOG.md)."""
+AGREEMENT_HOPS: dict[str, tuple[object, ...]] = {
+    RECIPE: ("many hops",),
+    "consistency": (0.5, 1.0, 2.0, 3.0),
+    "hidden_channels": (128, 256),
+    "feature_dropout": (0.3, 0.5),
+}
+"""*Many hops* with more agreement, for Photo."""
 SPACES = {
     "plus-agreement": AGREEMENT,
+    "plus-agreement-hops": AGREEMENT_HOPS,
     "plus-wide": WIDE,
     "plus-cpu": CPU,
     "plus-cpu-hops": CPU_HOPS,
@@ -325,10 +333,18 @@ class Stages:
     """All settings on the first split, then a share of each dataset's best on `more` others."""
 
     def __init__(
-        self, study: str, datasets: list[str], numbers: list[int], more: int, rows: list[Row], keep: float, judged: str
+        self,
+        study: str,
+        datasets: list[str],
+        numbers: list[int],
+        more: int,
+        rows: list[Row],
+        keep: float,
+        judged: str = "",
+        protocol: str = "",
     ) -> None:
         self.study, self.datasets, self.numbers, self.more = study, datasets, numbers, more
-        self.kept, self.judged = round(len(numbers) * keep), judged
+        self.kept, self.judged, self.protocol = round(len(numbers) * keep), judged, protocol
         self.rows = [row for row in rows if row["study"] == study]
         self.begun = {(row["dataset"], row["trial"], row["split"]) for row in self.rows}
 
@@ -354,7 +370,8 @@ class Stages:
     def _begin(self, name: str, number: int, split: int) -> Job:
         self.begun.add((name, number, split))
         values, seed = values_tuple(changes_of(self.study, number)), split - SEARCH_SPLITS
-        about = ("trial", "tokenphormer+", name, usual_protocol(name), split, values, seed, self.study, number)
+        protocol = self.protocol or usual_protocol(name)
+        about = ("trial", "tokenphormer+", name, protocol, split, values, seed, self.study, number)
         return Job(*about, judged=self.judged)
 
     def take(self, row: Row) -> None:
@@ -403,6 +420,7 @@ def main() -> None:
     parser.add_argument("--more", type=int, default=2, help="splits that the best quarter is tried on besides")
     parser.add_argument("--keep", type=float, default=0.25, help="the share of settings that is tried on those")
     parser.add_argument("--held-out", action="store_true", help="half of the validation nodes stop, the others judge")
+    parser.add_argument("--protocol", default="", help="of the splits; the usual one of a dataset otherwise")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
@@ -418,7 +436,8 @@ def main() -> None:
         rows = read_rows([*options.merge, path])
         judged = "held-out" if options.held_out else ""
         numbers = options.numbers or list(range(options.count))
-        stages = Stages(options.search, options.datasets, numbers, options.more, rows, options.keep, judged)
+        about = (options.search, options.datasets, numbers, options.more, rows, options.keep)
+        stages = Stages(*about, judged, options.protocol)
         work_off(
             [stages], path, torch.device(options.device), workers=options.workers, minutes=options.minutes, say=print
         )
