@@ -283,6 +283,15 @@ AGREEMENT: dict[str, tuple[object, ...]] = {
     "score_teleport": (0.2, 0.4),
 }
 """*Alike* with more agreement and fewer steps of scores: both helped a lean model on Flickr (experiments/LOG.md)."""
+AGREEMENT_SIZE: dict[str, tuple[object, ...]] = {
+    RECIPE: ("alike",),
+    "consistency": (3.0,),
+    "score_hops": (2,),
+    "score_teleport": (0.4,),
+    "hidden_channels": (128, 256),
+    "weight_average": (0.0, 0.9),
+}
+"""The same at one weight, wider and with a running mean of the weights."""
 AGREEMENT_HOPS: dict[str, tuple[object, ...]] = {
     RECIPE: ("many hops",),
     "consistency": (0.5, 1.0, 2.0, 3.0),
@@ -292,6 +301,7 @@ AGREEMENT_HOPS: dict[str, tuple[object, ...]] = {
 """*Many hops* with more agreement, for Photo."""
 SPACES = {
     "plus-agreement": AGREEMENT,
+    "plus-agreement-size": AGREEMENT_SIZE,
     "plus-agreement-hops": AGREEMENT_HOPS,
     "plus-wide": WIDE,
     "plus-cpu": CPU,
