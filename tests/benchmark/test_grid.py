@@ -391,6 +391,23 @@ def test_trials_of_two_machines_that_differ_are_gone_on_with_by_the_earlier_ones
         assert fill(dataclasses.replace(plan, search_splits=2), both, CPU, merge=(tmp_path / "a", tmp_path / "b")) == 0
 
 
+def test_trials_whose_values_are_known_do_not_wait_for_one_another(
+    tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was drawn for one search split is run on others side by side; the rows are those of one after the other."""
+    use(monkeypatch, Inline())
+    plan = dataclasses.replace(PLAN, models=("gcn",), datasets=("cora",), budget=5, splits=1)
+    fill(plan, tmp_path / "first", CPU)
+    found = {}
+    for workers in (1, 8):
+        pool = use(monkeypatch, Inline(random.Random(0)))
+        shutil.copytree(tmp_path / "first", tmp_path / str(workers))
+        fill(dataclasses.replace(plan, search_splits=3), tmp_path / str(workers), CPU, workers=workers)
+        found[workers] = same(rows_of(tmp_path / str(workers)))
+        assert pool.most == workers
+    assert found[1] == found[8]
+
+
 # ---------------------------------------------------------------- plans
 
 

@@ -138,8 +138,9 @@ class Cell:
         tried = rows_by_trial(self.trials)
         missing = [(t, split) for t in range(self.plan.budget) for split in splits if split not in tried.get(t, {})]
         for trial, split in missing:
-            # What is not independent learns from each trial before the next.
-            if not self.search.independent(trial) and (trial != missing[0][0] or self._runs_another(trial)):
+            # What is not independent learns from each trial before the next, but for values that are known already.
+            free = trial in tried or self.search.independent(trial)
+            if not free and (trial != missing[0][0] or self._runs_another(trial)):
                 break
             if ("trial", trial, split) not in self.claimed:
                 known = next(iter(tried.get(trial, {}).values()), None)
