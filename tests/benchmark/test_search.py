@@ -60,9 +60,7 @@ def test_the_first_trial_is_the_defaults_and_the_others_lie_in_the_space(model: 
     starts = len(entry(model).starts)
     for number in range(1, starts + 1):
         assert search.ask(number) == entry(model).starts[number - 1]
-        assert search.independent(number)
     for number in (starts + 1, starts + 2, max(starts + 3, FIRST_TRIALS + len(L2_TRIALS))):
-        assert not search.independent(number)
         values = search.ask(number)
         space = {key: choices for key, choices in entry(model).space.items() if key != "l2" or number >= FIRST_TRIALS}
         assert values.keys() == space.keys()
@@ -106,6 +104,22 @@ def test_built_again_from_rows_a_search_goes_on_the_same_way(model: str) -> None
     for number in range(BUDGET):
         again = Search(model, "cora", list(reversed(rows[:number])))  # in whatever order files are read
         assert finished(model, number, again.ask(number))["config"] == rows[number]["config"]
+
+
+@pytest.mark.parametrize("model", METHODS)
+def test_what_is_ready_is_what_one_after_the_other_would_have_been(model: str) -> None:
+    """The first trials whatever the others give, those with `l2` once the first are over, later ones in their turn."""
+    rows = searched(model, FIRST_TRIALS + len(L2_TRIALS) + 2)
+    for over in (0, 1, FIRST_TRIALS - 1, FIRST_TRIALS, FIRST_TRIALS + 1, len(rows) - 1):
+        search = Search(model, "cora", rows[:over])
+        ready = [number for number in range(over, len(rows)) if search.ready(number)]
+        assert over in ready, "it would wait for ever"
+        last = max(FIRST_TRIALS - 1, len(entry(model).starts), over)
+        if over >= FIRST_TRIALS and "l2" in search.space:
+            last = max(last, FIRST_TRIALS + len(L2_TRIALS) - 1)
+        assert ready == list(range(over, last + 1))
+        for number in ready:
+            assert finished(model, number, search.ask(number))["config"] == rows[number]["config"]
 
 
 def test_a_search_learns() -> None:

@@ -138,11 +138,9 @@ class Cell:
         tried = rows_by_trial(self.trials)
         missing = [(t, split) for t in range(self.plan.budget) for split in splits if split not in tried.get(t, {})]
         for trial, split in missing:
-            # What is not independent learns from each trial before the next, but for values that are known already.
-            free = trial in tried or self.search.independent(trial)
-            if not free and (trial != missing[0][0] or self._runs_another(trial)):
-                break
             if ("trial", trial, split) not in self.claimed:
+                if trial not in tried and not self.search.ready(trial):
+                    break
                 known = next(iter(tried.get(trial, {}).values()), None)
                 values = self.search.ask(trial) if known is None else values_of(known)
                 return self._claim("trial", trial, split, values)
@@ -157,13 +155,6 @@ class Cell:
             if split not in done and ("final", -1, split) not in self.claimed:
                 return self._claim("final", -1, split, chosen)
         return None
-
-    def _runs_another(self, trial: int) -> bool:
-        """Whether a run of another trial is under way."""
-        done = {(int(row["trial"]), int(row["split"])) for row in self.trials}
-        return any(
-            kind == "trial" and number != trial and (number, split) not in done for kind, number, split in self.claimed
-        )
 
     def _claim(self, kind: str, trial: int, split: int, values: dict[str, Any]) -> Job:
         self.claimed.add((kind, trial, split))

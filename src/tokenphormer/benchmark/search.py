@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from tokenphormer.benchmark.methods import FIRST_TRIALS, entry, unnamed_values
+from tokenphormer.benchmark.methods import FIRST_TRIALS, complete, entry, unnamed_values
 from tokenphormer.benchmark.rows import Row
 from tokenphormer.benchmark.running import SEARCH_SPLITS
 from tokenphormer.errors import InputError
@@ -39,8 +39,8 @@ class Search:
 
     def __init__(self, model: str, dataset: str, rows: list[Row], splits: int = 1) -> None:
         self._optuna = optuna = find_optuna()
-        self._name = f"{model} {dataset}"
-        self.space, self.starts, self._unnamed = entry(model).space, entry(model).starts, unnamed_values(model)
+        self._name, self._entry = f"{model} {dataset}", entry(model)
+        self.space, self.starts, self._unnamed = self._entry.space, self._entry.starts, unnamed_values(model)
         # Optuna takes plain values alone, so a choice is known by its place.
         self._distributions = {
             key: optuna.distributions.IntDistribution(0, len(choices) - 1)
@@ -62,14 +62,16 @@ class Search:
         seed = int.from_bytes(hashlib.sha256(f"{self._name} {trial}".encode()).digest()[:4], "little")
         sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS, multivariate=True)
         study = self._optuna.create_study(direction="maximize", sampler=sampler)
-        told = trials_by_number(self._rows, self._splits)
-        for number in sorted(told):
-            if number < trial and (places := self._places(told[number]["config"])) is not None:
+        told, tried = trials_by_number(self._rows, self._splits), []
+        for number in range(trial):
+            if number not in told:
+                tried += [self._places(complete(self._entry, self.ask(number)))] if trial < FIRST_TRIALS else []
+            elif (places := self._places(told[number]["config"])) is not None:
                 value = _result(told[number])
                 study.add_trial(self._optuna.trial.create_trial(
                     params=places, distributions=self._distributions, value=value
                 ))  # fmt: skip
-        tried = [known.params for known in study.trials]
+                tried.append(places)
         for _ in range(DRAWS):
             params = study.ask(self._distributions).params
             if trial < FIRST_TRIALS and "l2" in params:
@@ -79,9 +81,13 @@ class Search:
         values = {key: choices[params[key]] for key, choices in self.space.items()}
         return values if trial >= FIRST_TRIALS else {key: value for key, value in values.items() if key != "l2"}
 
-    def independent(self, trial: int) -> bool:
-        """Whether the values of a trial are the same whatever the others give, so that it need not wait for them."""
-        return trial <= len(self.starts)
+    def ready(self, trial: int) -> bool:
+        """Whether the values of a trial are settled, whatever those give that are not over; else it has to wait."""
+        if trial < FIRST_TRIALS or trial <= len(self.starts):
+            return True
+        on_the_best = "l2" in self.space and trial < FIRST_TRIALS + len(L2_TRIALS)
+        told = trials_by_number(self._rows, self._splits)
+        return all(number in told for number in range(FIRST_TRIALS if on_the_best else trial))
 
     def tell(self, row: Row) -> None:
         """Learn from a finished trial."""
