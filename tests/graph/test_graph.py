@@ -197,6 +197,17 @@ def test_bad_input_is_named(arguments: dict[str, Any], message: str) -> None:
         Graph.from_edges(**{"edge_index": [[0], [1]], "num_nodes": 3, **arguments})
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.float32])
+@pytest.mark.parametrize("kind", ["coo", "csr", "csc"])
+def test_sparse_features_of_few_bits_add_up(dtype: Any, kind: Any) -> None:
+    coo = sp.coo_array((np.ones(256, dtype), (np.zeros(256, np.int64), np.ones(256, np.int64))), shape=(2, 2))
+    csr = sp.csr_array((coo.data, coo.col, [0, 256, 256]), shape=(2, 2))
+    given = csr if kind == "csr" else sp.csc_array((coo.data, coo.row, [0, 0, 256]), shape=(2, 2))
+    x = Graph.from_edges([[0], [1]], x=coo if kind == "coo" else given).x
+    assert sp.issparse(x)
+    assert x.toarray().tolist() == [[0, 256], [0, 0]]
+
+
 def test_torch_features_dense_sparse_and_half() -> None:
     dense = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     for x in (dense, dense.bfloat16(), dense.double()):

@@ -482,7 +482,7 @@ def _check_features(x: object, n: int) -> Features | None:
     try:
         refuse_lossy(given)
         with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused below
-            matrix = sp.csr_array(given).astype(np.float32) if sp.issparse(x) else np.array(given, dtype=np.float32)
+            matrix = as_rows(given).astype(np.float32) if sp.issparse(x) else np.array(given, dtype=np.float32)
     except (ValueError, TypeError) as error:
         raise InputError(f"x: expected numbers, one row a node ({error})") from error
     if not isinstance(matrix, np.ndarray):
@@ -496,6 +496,11 @@ def _check_features(x: object, n: int) -> Features | None:
         row, column = _first_not_finite(matrix)
         raise InputError(f"x, row {row}, column {column}: not a finite float32 number")
     return matrix
+
+
+def as_rows(matrix: Any) -> sp.csr_array:
+    """A sparse matrix in compressed rows; entries listed more than once add up, which 8 bits cannot hold for long."""
+    return sp.csr_array(matrix.astype(np.float64) if matrix.dtype.kind in "iu" else matrix)
 
 
 def refuse_lossy(values: Any) -> None:
