@@ -219,6 +219,13 @@ def test_torch_features_dense_sparse_and_half() -> None:
     assert np.array_equal(sparse.toarray(), dense.numpy())
 
 
+def test_degrees_are_read_only() -> None:
+    graph = rich_graph()
+    with pytest.raises(ValueError, match="read-only"):
+        graph.degree.sort()
+    assert graph.degree.tolist() == np.diff(graph.indptr).tolist()
+
+
 def test_arrays_are_read_only_and_the_callers_stay_writeable() -> None:
     x, y, weight = np.ones((2, 2), np.float32), np.array([0, 1]), np.array([2.0])
     ids, edges = np.array(["a", "b"]), np.array([[0], [1]])

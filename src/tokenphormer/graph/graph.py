@@ -146,7 +146,9 @@ class Graph:
     @cached_property
     def degree(self) -> NDArray[np.int64]:
         """(n) out-degrees."""
-        return np.diff(self.indptr)
+        degree = np.diff(self.indptr)
+        degree.flags.writeable = False
+        return degree
 
     def neighbours(self, node: int) -> NDArray[np.int32]:
         """Targets of the edges that leave `node`."""
