@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import io
 import json
+import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +220,23 @@ def test_torch_features_dense_sparse_and_half() -> None:
     sparse = Graph.from_edges([[0], [1]], x=dense.to_sparse()).x
     assert sp.issparse(sparse)
     assert np.array_equal(sparse.toarray(), dense.numpy())
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_copies_are_read_only_too(again: Callable[[Graph], Graph], sparse: bool) -> None:
+    """Their fingerprint and degrees were worked out before."""
+    graph = rich_graph(x=sp.csr_array(np.eye(6, dtype=np.float32)) if sparse else np.eye(6))
+    assert graph.degree.sum() == graph.num_directed_edges
+    twin = again(graph)
+    assert twin.fingerprint == graph.fingerprint
+    x: Any = twin.x.data if sp.issparse(twin.x) else twin.x
+    parts = [split.train for split in twin.splits]
+    arrays = [twin.indptr, twin.indices, twin.edge_weight, twin.y, twin.node_ids, twin.degree, x, *parts]
+    for array in arrays:
+        assert array is not None
+        with pytest.raises(ValueError, match="read-only"):
+            array[:1] = array[:1]
 
 
 def test_degrees_are_read_only() -> None:

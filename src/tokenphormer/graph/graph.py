@@ -93,12 +93,20 @@ class Graph:
             object.__setattr__(self, "y", np.full(self.num_nodes, -1, dtype=np.int64))
         if self.feature_names is not None and len(self.feature_names) != self.num_features:
             object.__setattr__(self, "feature_names", None)
+        self._freeze()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """For pickle and copy, which make arrays that can be written to; what is known of them would stay as it is."""
+        self.__dict__.update(state)
+        self._freeze()
+
+    def _freeze(self) -> None:
         arrays: list[NDArray[Any] | None] = [self.indptr, self.indices, self.edge_weight, self.y, self.node_ids]
         if isinstance(self.x, np.ndarray):
             arrays.append(self.x)
         elif self.x is not None:
             arrays += [self.x.data, self.x.indices, self.x.indptr]
-        for array in arrays:
+        for array in [*arrays, self.__dict__.get("degree")]:
             if array is not None:
                 array.flags.writeable = False
 
