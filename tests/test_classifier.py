@@ -421,6 +421,25 @@ def test_threads_that_ask_at_once_hear_the_same() -> None:
         assert all(pool.map(ask, range(40)))
 
 
+def test_threads_that_train_at_once_learn_the_same(fitted: TokenphormerClassifier) -> None:
+    """What dropout draws from torch is the same for all threads; predictions on other graphs would begin it anew."""
+
+    def learned(seed: int) -> list[float]:
+        answers: list[float] = classifier(max_epochs=4, seed=seed).fit(GRAPH, SPLIT).predict_proba().ravel().tolist()
+        return answers
+
+    expected = [learned(seed) for seed in range(4)]
+    torch.manual_seed(1)
+    others = torch.rand(3)
+    torch.manual_seed(1)
+    with ThreadPoolExecutor(5) as pool:
+        found = [pool.submit(learned, seed) for seed in range(4)]
+        for _ in range(20):
+            pool.submit(fitted.predict, tiny_graph(seed=3))
+    assert [one.result() for one in found] == expected
+    assert torch.equal(torch.rand(3), others)
+
+
 # ---------------------------------------------------------------- files
 
 

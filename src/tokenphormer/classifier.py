@@ -45,7 +45,7 @@ _NO_EDGES = np.zeros((2, 0), np.int64)
 _NO_SETTINGS: dict[str, Any] = {"device": "auto", "random_state": None, "sgpm": None}
 _DEFAULTS: dict[str, Any] = Config().__dict__ | _NO_SETTINGS
 _ONE_AT_A_TIME = Lock()
-"""Held while a model is made for a prediction: all threads draw from the same random numbers of torch."""
+"""Held while a model is trained, or made for a prediction: all threads draw from the same random numbers of torch."""
 
 
 class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -127,7 +127,7 @@ class TokenphormerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                 )
         split = _as_split("fit", split)
         device = check_device(choose_device(self.device))
-        with _own_random_numbers(device):
+        with _ONE_AT_A_TIME, _own_random_numbers(device):
             pretrained = _sgpm(self.sgpm, graph, device)
             vectors = None if pretrained is None else pretrained.vectors(graph, config.sgpm_token, device)
             fitted = fit_tokenphormer(graph, split, config, device, sgpm=vectors, say=_warn)

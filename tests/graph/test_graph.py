@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import io
 import json
+import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +200,17 @@ def test_bad_input_is_named(arguments: dict[str, Any], message: str) -> None:
         Graph.from_edges(**{"edge_index": [[0], [1]], "num_nodes": 3, **arguments})
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.float32])
+@pytest.mark.parametrize("kind", ["coo", "csr", "csc"])
+def test_sparse_features_of_few_bits_add_up(dtype: Any, kind: Any) -> None:
+    coo = sp.coo_array((np.ones(256, dtype), (np.zeros(256, np.int64), np.ones(256, np.int64))), shape=(2, 2))
+    csr = sp.csr_array((coo.data, coo.col, [0, 256, 256]), shape=(2, 2))
+    given = csr if kind == "csr" else sp.csc_array((coo.data, coo.row, [0, 0, 256]), shape=(2, 2))
+    x = Graph.from_edges([[0], [1]], x=coo if kind == "coo" else given).x
+    assert sp.issparse(x)
+    assert x.toarray().tolist() == [[0, 256], [0, 0]]
+
+
 def test_torch_features_dense_sparse_and_half() -> None:
     dense = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     for x in (dense, dense.bfloat16(), dense.double()):
@@ -206,6 +220,30 @@ def test_torch_features_dense_sparse_and_half() -> None:
     sparse = Graph.from_edges([[0], [1]], x=dense.to_sparse()).x
     assert sp.issparse(sparse)
     assert np.array_equal(sparse.toarray(), dense.numpy())
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_copies_are_read_only_too(again: Callable[[Graph], Graph], sparse: bool) -> None:
+    """Their fingerprint and degrees were worked out before."""
+    graph = rich_graph(x=sp.csr_array(np.eye(6, dtype=np.float32)) if sparse else np.eye(6))
+    assert graph.degree.sum() == graph.num_directed_edges
+    twin = again(graph)
+    assert twin.fingerprint == graph.fingerprint
+    x: Any = twin.x.data if sp.issparse(twin.x) else twin.x
+    parts = [split.train for split in twin.splits]
+    arrays = [twin.indptr, twin.indices, twin.edge_weight, twin.y, twin.node_ids, twin.degree, x, *parts]
+    for array in arrays:
+        assert array is not None
+        with pytest.raises(ValueError, match="read-only"):
+            array[:1] = array[:1]
+
+
+def test_degrees_are_read_only() -> None:
+    graph = rich_graph()
+    with pytest.raises(ValueError, match="read-only"):
+        graph.degree.sort()
+    assert graph.degree.tolist() == np.diff(graph.indptr).tolist()
 
 
 def test_arrays_are_read_only_and_the_callers_stay_writeable() -> None:

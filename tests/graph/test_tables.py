@@ -377,6 +377,13 @@ def test_sparse_features(tmp_path: Path, kind: Any) -> None:
     assert np.array_equal(dense(graph), DENSE)
 
 
+def test_sparse_features_of_few_bits_add_up(tmp_path: Path) -> None:
+    folder = feature_folder(tmp_path)
+    counts = sp.coo_array((np.ones(256, np.uint8), (np.zeros(256, int), np.ones(256, int))), shape=(4, 3))
+    sp.save_npz(folder / "features.npz", counts)
+    assert dense(read_folder(folder)).tolist() == [[0, 256, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.int8, bool])
 def test_dense_features(tmp_path: Path, dtype: Any) -> None:
     folder = feature_folder(tmp_path)

@@ -83,6 +83,14 @@ def test_nodes_that_must_be_there() -> None:
     assert len(neighbourhood(tiny_graph(), 0, 2, 1, dict.fromkeys(tiny_graph().neighbours(0).tolist(), 1)).nodes) > 2
 
 
+@pytest.mark.parametrize(("limit", "expected"), [(1, 4), (4, 4), (5, 5), (9, 9)])
+def test_nodes_that_must_be_there_are_of_the_limit(limit: int, expected: int) -> None:
+    star = Graph.from_edges([[0] * 20, list(range(1, 21))])
+    found = neighbourhood(star, 0, 1, limit, dict.fromkeys([3, 5, 8, 13], 1))
+    assert len(found.nodes) - 1 == expected
+    assert set(found.nodes) > {3, 5, 8, 13}
+
+
 def test_a_node_alone() -> None:
     found = neighbourhood(Graph.from_edges([[0], [1]], 3), 2, 3, 10, {})
     assert (found.nodes, found.edges, found.rings) == ((2,), (), ())

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from tokenphormer.errors import InputError
-from tokenphormer.graph.graph import Graph, is_missing, refuse_lossy
+from tokenphormer.graph.graph import Graph, as_rows, is_missing, refuse_lossy
 from tokenphormer.graph.splits import PARTS, Split
 from tokenphormer.graph.tables import sort_classes
 
@@ -273,9 +273,7 @@ def from_scipy(
     if len(shape) != 2 or shape[0] != shape[1]:
         raise InputError(f"adjacency: expected a square matrix, got shape {shape}")
     try:
-        given = sp.coo_array(adjacency)
-        # Entries listed more than once are added up, which 8 bits cannot hold for long.
-        matrix = sp.csr_array(given.astype(np.float64) if given.dtype.kind in "iu" else given, copy=True)
+        matrix = as_rows(sp.coo_array(adjacency))
     except (ValueError, TypeError) as error:
         raise InputError(f"adjacency: not a matrix of numbers ({error})") from error
     if matrix.dtype.kind not in "biuf":

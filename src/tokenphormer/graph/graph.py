@@ -93,12 +93,20 @@ class Graph:
             object.__setattr__(self, "y", np.full(self.num_nodes, -1, dtype=np.int64))
         if self.feature_names is not None and len(self.feature_names) != self.num_features:
             object.__setattr__(self, "feature_names", None)
+        self._freeze()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """For pickle and copy, which make arrays that can be written to; what is known of them would stay as it is."""
+        self.__dict__.update(state)
+        self._freeze()
+
+    def _freeze(self) -> None:
         arrays: list[NDArray[Any] | None] = [self.indptr, self.indices, self.edge_weight, self.y, self.node_ids]
         if isinstance(self.x, np.ndarray):
             arrays.append(self.x)
         elif self.x is not None:
             arrays += [self.x.data, self.x.indices, self.x.indptr]
-        for array in arrays:
+        for array in [*arrays, self.__dict__.get("degree")]:
             if array is not None:
                 array.flags.writeable = False
 
@@ -146,7 +154,9 @@ class Graph:
     @cached_property
     def degree(self) -> NDArray[np.int64]:
         """(n) out-degrees."""
-        return np.diff(self.indptr)
+        degree = np.diff(self.indptr)
+        degree.flags.writeable = False
+        return degree
 
     def neighbours(self, node: int) -> NDArray[np.int32]:
         """Targets of the edges that leave `node`."""
@@ -482,7 +492,7 @@ def _check_features(x: object, n: int) -> Features | None:
     try:
         refuse_lossy(given)
         with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused below
-            matrix = sp.csr_array(given).astype(np.float32) if sp.issparse(x) else np.array(given, dtype=np.float32)
+            matrix = as_rows(given).astype(np.float32) if sp.issparse(x) else np.array(given, dtype=np.float32)
     except (ValueError, TypeError) as error:
         raise InputError(f"x: expected numbers, one row a node ({error})") from error
     if not isinstance(matrix, np.ndarray):
@@ -496,6 +506,11 @@ def _check_features(x: object, n: int) -> Features | None:
         row, column = _first_not_finite(matrix)
         raise InputError(f"x, row {row}, column {column}: not a finite float32 number")
     return matrix
+
+
+def as_rows(matrix: Any) -> sp.csr_array:
+    """A sparse matrix in compressed rows; entries listed more than once add up, which 8 bits cannot hold for long."""
+    return sp.csr_array(matrix.astype(np.float64) if matrix.dtype.kind in "iu" else matrix)
 
 
 def refuse_lossy(values: Any) -> None:

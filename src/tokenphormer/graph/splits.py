@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -68,6 +68,12 @@ class Split:
         if (counts > 1).any():
             twice = nodes[counts > 1]
             raise InputError(f"split '{name}': node {twice[0]} stands in it twice (so do {twice.size - 1} others)")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """For pickle and copy, which make arrays that can be written to."""
+        self.__dict__.update(state)
+        for part in PARTS:
+            getattr(self, part).flags.writeable = False
 
     @property
     def sizes(self) -> tuple[int, int, int]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tokenphormer.errors import InputError
 from tokenphormer.files import atomic_path, load_arrays
 from tokenphormer.graph.columns import Column, Table, arrow, meant, read_table
-from tokenphormer.graph.graph import Features, Graph
+from tokenphormer.graph.graph import Features, Graph, as_rows
 from tokenphormer.graph.splits import PARTS, Split
 
 EXPECTED = (
@@ -290,7 +290,7 @@ def _sparse(arrays: dict[str, Any]) -> sp.csr_array:
     rows, columns = map(int, arrays["shape"])
     kind = kind.decode("ascii") if isinstance(kind, bytes) else kind
     if kind == "coo":
-        return sp.csr_array(sp.coo_array((arrays["data"], (arrays["row"], arrays["col"])), shape=(rows, columns)))
+        return as_rows(sp.coo_array((arrays["data"], (arrays["row"], arrays["col"])), shape=(rows, columns)))
     if kind not in ("csr", "csc"):
         raise ValueError(f"sparse format {kind!r}; save it as csr, csc or coo")
     build = sp.csr_array if kind == "csr" else sp.csc_array

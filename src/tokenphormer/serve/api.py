@@ -213,7 +213,7 @@ async def surroundings(
     service: Served,
     id: OneId,
     hops: Annotated[int, Query(ge=1, le=s.MAX_HOPS)] = 2,
-    limit: Annotated[int, Query(ge=1, le=s.MAX_DRAWN, description="Nodes besides those on walks.")] = 60,
+    limit: Annotated[int, Query(ge=1, le=s.MAX_DRAWN, description="Nodes in all, those on walks among them.")] = 60,
     walks: Annotated[int, Query(ge=0, le=s.MAX_WALKS, description="The heaviest walk-tokens, as paths.")] = 0,
     method: Method = "occlusion",
 ) -> Json:

@@ -36,7 +36,7 @@ class Neighbourhood:
 
 
 def neighbourhood(graph: Graph, node: int, hops: int, limit: int, also: Mapping[int, int]) -> Neighbourhood:
-    """At most `limit` nodes around a node, within `hops`, and the nodes `also` with their distances.
+    """The nodes `also` with their distances, and as many around a node, within `hops`, as make `limit` of all.
 
     Every ring but the last takes at most half of the room that is left, so that a node of many neighbours still shows
     what lies behind them. Nodes with the most edges to what is shown already come first, and none without any.
