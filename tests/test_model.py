@@ -231,6 +231,7 @@ def test_eigenvectors_without_edges(n: int) -> None:
         (lambda: ModelSettings(num_layers=0), "num_layers: 0"),
         (lambda: TokenSource(Graph.from_edges([[0], [1]]), TokenSettings()), "has no features"),
         (lambda: TokenSource(small_graph(), TokenSettings(laplacian_pe=30)), "laplacian_pe: 30"),
+        (lambda: laplacian_eigenvectors(Graph.from_edges([[], []], num_nodes=1), 1), "room for no eigenvector; set"),
     ],
 )
 def test_bad_settings_say_what_is_wrong(make: object, message: str) -> None:

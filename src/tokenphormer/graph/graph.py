@@ -428,7 +428,7 @@ def _check_weights(edge_weight: ArrayLike | None, count: int) -> NDArray[np.floa
     try:
         refuse_lossy(edge_weight)
         weight = np.asarray(edge_weight, dtype=np.float64)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # the last is torch's, of tensors that ask for gradients
         raise InputError(f"edge_weight: expected numbers ({error})") from error
     if weight.shape != (count,):
         raise InputError(f"edge_weight: expected shape ({count},), one weight an edge, got {weight.shape}")

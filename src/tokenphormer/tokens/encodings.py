@@ -28,7 +28,8 @@ def laplacian_eigenvectors(graph: Graph, count: int) -> NDArray[np.float32]:
     """
     n = graph.num_nodes
     if not 0 < count < n - 1:
-        raise InputError(f"laplacian_pe: {count}; a graph of {n} nodes has room for 1 to {n - 2} eigenvectors")
+        room = f"1 to {n - 2} eigenvectors" if n > 2 else "no eigenvector; set it to 0"
+        raise InputError(f"laplacian_pe: {count}; a graph of {n} nodes has room for {room}")
     adjacency = sp.csr_array((np.ones(graph.num_directed_edges), graph.indices, graph.indptr), shape=(n, n))
     adjacency = sp.csr_array(adjacency.maximum(adjacency.T))
     degree: NDArray[np.float64] = np.asarray(adjacency.sum(axis=1)).ravel()
