@@ -190,6 +190,18 @@ def test_statistics_of_no_nodes(cli: Cli) -> None:
     assert "nodes seen from one start    none" in answer.out
 
 
+def test_statistics_of_steps_that_no_walk_takes(cli: Cli) -> None:
+    write_tables(Path("chain"), "id,label\na,x\nb,y\nc,x\n", "source,target\na,b\n")
+    answer = cli("walks", "chain", "--directed", "--num-walks", 2, "--length", 3)
+    assert "steps straight back          none" in answer.out
+    assert "same class as the start      step 1: 0%, step 2: none, step 3: none" in answer.out
+    Path("alone.txt").write_text("c")
+    answer = cli("walks", "chain", "--nodes", "alone.txt", "--length", 1)
+    assert "same class as the start      step 1: none" in answer.out
+    write_tables(Path("bare"), "id\na\nb\n", "source,target\na,b\n")
+    assert "same class as the start      unknown: no labels" in cli("walks", "bare").out
+
+
 def test_force_overwrites(cli: Cli) -> None:
     Path("x.npy").write_text("old")
     assert cli("walks", "debian", "--out", "x.npy", "--num-walks", 1, "--force").code == 0

@@ -36,6 +36,7 @@ from tokenphormer.tuning import (
     search_space,
     starts,
     tune,
+    with_fixed,
     without_test_labels,
 )
 
@@ -220,6 +221,35 @@ def test_heads_that_cannot_share_the_channels_are_fewer(tmp_path: Path, monkeypa
     rows = call(tmp_path / "fixed", 3, BASE.replace(fixed | {"hidden_channels": 9}), fixed=fixed).rows
     pairs = {(row["config"]["hidden_channels"], row["config"]["num_heads"]) for row in rows}
     assert pairs == {(9, 3), (63, 3), (126, 3)}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "expected"),
+    [
+        ({"num_heads": "3"}, {"hidden_channels": 63, "num_heads": 3}),
+        ({"hidden_channels": 10}, {"hidden_channels": 10, "num_heads": 2}),
+        ({"decay_updates": "10"}, {"warmup_updates": 10, "decay_updates": 10}),
+        ({"warmup_updates": 500}, {"warmup_updates": 500, "decay_updates": 500}),
+        ({"num_walks": "3"}, {"num_walks": 3}),
+    ],
+)
+def test_the_defaults_fit_what_is_fixed(fixed: dict[str, object], expected: dict[str, object]) -> None:
+    base = Config(hidden_channels=64, num_heads=4, warmup_updates=20, decay_updates=300)
+    assert with_fixed(base, fixed) == base.replace(expected)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "message"),
+    [
+        ({"num_heads": 3, "hidden_channels": 10}, "hidden_channels: 10 cannot be shared by num_heads=3"),
+        ({"warmup_updates": 9, "decay_updates": 8}, "decay_updates: 8; expected at least warmup_updates=9"),
+        ({"num_heads": "0"}, "num_heads: 0; expected at least 1"),
+        ({"num_heads": "many"}, "num_heads: 'many'; expected a value of type int"),
+    ],
+)
+def test_what_is_fixed_is_never_changed(fixed: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        with_fixed(Config(), fixed)
 
 
 @pytest.mark.usefixtures("quick")
@@ -575,6 +605,14 @@ def test_the_command(cli: Cli, mine: str) -> None:
     assert (found["folder"], found["trials"], found["split"]) == ("runs/mine-tune", 3, "given")
     assert found["best"]["val_accuracy"] >= found["default_val_accuracy"]
     assert yaml.safe_load(Path("runs/mine-tune/best.yaml").read_text(encoding="utf-8")) == found["best"]["config"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_heads_that_the_channels_of_the_defaults_cannot_share(cli: Cli, mine: str) -> None:
+    answer = cli("tune", mine, "--trials", 1, "--device", "cpu", "--set", "num_heads=3", "--json")
+    assert answer.code == 0, answer
+    config = json.loads(answer.out)["best"]["config"]
+    assert (config["hidden_channels"], config["num_heads"]) == (63, 3)
 
 
 def test_train_takes_what_it_found(cli: Cli, mine: str) -> None:

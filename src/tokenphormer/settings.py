@@ -39,9 +39,14 @@ class Settings:
 
     def replace(self, values: Mapping[str, object]) -> Self:
         """The same settings with some values changed; texts are read as YAML would."""
-        self.check_keys(values, "settings")
-        read = {key: _read(key, v) if isinstance(v, str) else v for key, v in values.items()}
-        return dataclasses.replace(self, **read)
+        return dataclasses.replace(self, **self.read(values))
+
+    @classmethod
+    def read(cls, values: Mapping[str, object]) -> dict[str, Any]:
+        """Values of some settings as those settings have them, each on its own; texts are read as YAML would."""
+        cls.check_keys(values, "settings")
+        kinds = typing.get_type_hints(cls)
+        return {key: _convert(key, _read(key, v) if isinstance(v, str) else v, kinds[key]) for key, v in values.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON or YAML."""

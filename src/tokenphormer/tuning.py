@@ -16,7 +16,7 @@ import math
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +110,36 @@ def _as_number(value: object) -> float:
     return float(value)
 
 
+def with_fixed(base: Config, fixed: Mapping[str, object]) -> Config:
+    """The defaults with what is `fixed` in them; what must fit that, and is not fixed, is made to.
+
+    >>> found = with_fixed(Config(hidden_channels=64, num_heads=4), {"num_heads": "3"})
+    >>> found.hidden_channels, found.num_heads
+    (63, 3)
+    """
+    values = base.to_dict() | base.read(fixed)
+    return base.replace(values | _fitting(values, [key for key in values if key not in fixed]))
+
+
+def _fitting(values: Row, free: Container[str]) -> Row:
+    """What makes settings fit each other that would be refused together; changed are those that are `free` alone."""
+    found: Row = {}
+    # A decay that ended before the warm-up would be no schedule; it then begins and ends with it. If the decay is not
+    # free, it is the warm-up that is shorter.
+    warmup, decay = values["warmup_updates"], values["decay_updates"]
+    if "decay_updates" in free:
+        found["decay_updates"] = max(decay, warmup)
+    elif "warmup_updates" in free:
+        found["warmup_updates"] = min(decay, warmup)
+    # Heads that cannot share the channels are fewer; if their number is not free, it is the channels.
+    hidden, heads = values["hidden_channels"], values["num_heads"]
+    if "num_heads" in free:
+        found["num_heads"] = math.gcd(hidden, heads)
+    elif "hidden_channels" in free and heads > 0:
+        found["hidden_channels"] = max(1, hidden // heads) * heads
+    return found
+
+
 def without_test_labels(graph: Graph, split: Split) -> tuple[Graph, Split]:
     """The graph with the labels of training and validation nodes alone, and the split without its test nodes."""
     y = np.full(graph.num_nodes, -1, dtype=np.int64)
@@ -139,7 +169,7 @@ def tune(
     optuna = _optuna()
     if trials < 1:
         raise InputError(f"--trials {trials}: expected at least 1")
-    base = base.replace(fixed or {})
+    base = with_fixed(base, fixed or {})
     space = search_space(base, fixed or {}, sgpm is not None)
     identity = {
         "format": FORMAT,
@@ -323,20 +353,7 @@ class _Search:
             key: choices[params[key]] if _ordered(choices) else choices[_labels(choices).index(params[key])]
             for key, choices in self._space.items()
         }
-        merged: Any = self._base.to_dict() | values
-        # A decay that ended before the warm-up would be no schedule; it then begins and ends with it. If the decay is
-        # not searched, it is the warm-up that is shorter.
-        if "decay_updates" in self._space:
-            values["decay_updates"] = max(merged["decay_updates"], merged["warmup_updates"])
-        else:
-            values["warmup_updates"] = min(merged["decay_updates"], merged["warmup_updates"])
-        # Heads that cannot share the channels are fewer; if their number is not searched, it is the channels.
-        hidden, heads = merged["hidden_channels"], merged["num_heads"]
-        if "num_heads" in self._space:
-            values["num_heads"] = math.gcd(hidden, heads)
-        else:
-            values["hidden_channels"] = max(1, hidden // heads) * heads
-        return self._base.replace(values)
+        return self._base.replace(values | _fitting(self._base.to_dict() | values, self._space))
 
 
 def _ordered(choices: tuple[object, ...]) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -279,6 +281,27 @@ def test_no_folder(tmp_path: Path) -> None:
     assert "no such folder; expected edges.csv or" in refused(tmp_path / "none")
     (tmp_path / "file").write_text("")
     assert "is not a folder" in refused(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="reads from a named pipe")
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (b"id,size\na,1\nb,red\n", "nodes.csv, data row 2, column 'size': expected a number, found 'red'"),
+        (b"id,label\na,x\n\xff,y\n", "nodes.csv, line 3: not UTF-8 text"),
+        (b'"id";"x"\n"a";1\n', "not a readable CSV (',' expected after '\"'); separate the columns with commas"),
+    ],
+)
+def test_a_bad_table_through_a_pipe(tmp_path: Path, nodes: bytes, message: str) -> None:
+    folder = folder_of(tmp_path, nodes=None, edges="source,target\n")
+    os.mkfifo(folder / "nodes.csv")
+    said: list[str] = []
+    write = Thread(target=(folder / "nodes.csv").write_bytes, args=(nodes,), daemon=True)
+    read = Thread(target=lambda: said.append(refused(folder)), daemon=True)  # which must not wait for more
+    write.start()
+    read.start()
+    read.join(timeout=30)
+    assert message in "".join(said)
 
 
 def test_both_kinds_of_table_are_ambiguous(tmp_path: Path) -> None:

@@ -420,7 +420,7 @@ def tune(
     from tokenphormer.sgpm.pretrain_run import default_settings, find_or_pretrain, load_pretrained
     from tokenphormer.training.presets import config_for, split_for
     from tokenphormer.training.settings import Config
-    from tokenphormer.tuning import BEST
+    from tokenphormer.tuning import BEST, with_fixed
     from tokenphormer.tuning import tune as run
     from tokenphormer.walks.sampling import check_device, choose_device
 
@@ -430,7 +430,7 @@ def tune(
     loaded = load_and_tell(graph, directed)
     fixed = Config.parse_overrides(overrides or [])
     chosen = split_for(loaded, split, split_seed)
-    settings = config_for(loaded, chosen, where).replace(fixed)
+    settings = with_fixed(config_for(loaded, chosen, where), fixed)
     pretrained = None
     if sgpm == "auto":
         pretrained = find_or_pretrain(loaded, default_settings(where), where, say=say)

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -267,7 +268,10 @@ def _records(file: BinaryIO, strict: bool) -> Iterator[tuple[int, list[str]]]:
 
 
 def check_by_hand(path: Path, file: BinaryIO, to_the_end: bool) -> list[str]:
-    """The header of a CSV; raises with the line of the first ragged, misquoted or undecodable record."""
+    """The header of a CSV; raises with the line of the first ragged, misquoted or undecodable record.
+
+    `file` is what lies at `path`, from which a pipe could not be read again.
+    """
     header: list[str] | None = None
     line = 0
     try:
@@ -286,10 +290,10 @@ def check_by_hand(path: Path, file: BinaryIO, to_the_end: bool) -> list[str]:
                     f"{path}, line {line}: {len(record)} columns, but the first line has {len(header)}{came}{hint}"
                 )
     except UnicodeDecodeError:
-        line = _line_of_bad_byte(path)
+        line = _line_of_bad_byte(file)
         raise InputError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
     except csv.Error as error:
-        hint = _separator_hint([_first_line(path)] if header is None else header)
+        hint = _separator_hint([_first_line(file)] if header is None else header)
         raise InputError(f"{path}, in the row after line {line}: not a readable CSV ({error}){hint}") from error
     if header is None:
         raise InputError(f"{path}: is empty; expected a first line with the names of the columns")
@@ -308,29 +312,27 @@ def _separator_hint(header: list[str]) -> str:
     return "; separate the columns with commas, and write decimals with points"
 
 
-def _first_line(path: Path) -> str:
+def _first_line(file: BinaryIO) -> str:
     """The first line of a CSV as text, if it has no comma; else nothing."""
-    with path.open("rb") as file:
-        line = file.readline(BLOCK_BYTES).decode("utf-8", "replace")
+    file.seek(0)
+    line = file.readline(BLOCK_BYTES).decode("utf-8", "replace")
     return "" if "," in line else line
 
 
-def _line_of_bad_byte(path: Path) -> int:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                line.decode("utf-8-sig")
-            except UnicodeDecodeError:
-                return number
+def _line_of_bad_byte(file: BinaryIO) -> int:
+    file.seek(0)
+    for number, line in enumerate(file, 1):
+        try:
+            line.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            return number
     raise AssertionError("the text is UTF-8 after all")
 
 
 def _line_of(path: Path, row: int) -> str:
-    try:
-        with path.open("rb") as file:
+    if path.is_file():  # not a pipe, which has been read to its end: opened again, it would be waited for
+        with suppress(OSError, UnicodeDecodeError, csv.Error), path.open("rb") as file:
             for number, (line, _) in enumerate(_records(file, strict=False), start=-1):
                 if number == row:
                     return f"line {line}"
-    except (OSError, UnicodeDecodeError, csv.Error):
-        pass
     return f"data row {row + 1}"

@@ -32,25 +32,26 @@ def walk_statistics(
     count = int(steps.sum())
     visited = np.sort(walks[:, :, 1:].reshape(len(walks), num_walks * length), axis=1)
     distinct = ((visited[:, 1:] != visited[:, :-1]) & (visited[:, 1:] >= 0)).sum(axis=1) + (visited[:, 0] >= 0)
-    returns = (flat[:, 2:] == flat[:, :-2]) & (flat[:, 2:] >= 0)
-    share = returns.sum() / max(1, int((flat[:, 2:] >= 0).sum()))
+    second = flat[:, 2:] >= 0  # and further: only they can lead straight back
+    returns = (flat[:, 2:] == flat[:, :-2]) & second
     return {
         "graph": f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges",
         "walks": f"{len(flat):,} × {length} steps, {kind}",
         "steps taken": f"{count:,}",
         "walks that ended early": f"{int((~steps).any(axis=1).sum()):,}",
         "nodes seen from one start": f"{distinct.mean():.1f} on average" if len(walks) else "none",
-        "steps straight back": f"{share:.1%}",
+        "steps straight back": f"{returns.sum() / second.sum():.1%}" if second.any() else "none",
         "same class as the start": _same_class(graph, walks),
         "steps a second": f"{count / seconds / 1e6:.1f} million on {device}",
     }
 
 
 def _same_class(graph: Graph, walks: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> str:
+    if not graph.num_classes:
+        return "unknown: no labels"
     start, after = walks[:, :, :1], walks[:, :, 1:]
     known = (graph.y[start] >= 0) & (after >= 0) & (graph.y[np.maximum(after, 0)] >= 0)
-    if not known.any():
-        return "unknown: no labels"
     equal = (graph.y[start] == graph.y[np.maximum(after, 0)]) & known
-    shares = equal.sum(axis=(0, 1)) / np.maximum(known.sum(axis=(0, 1)), 1)
-    return ", ".join(f"step {number}: {value:.0%}" for number, value in enumerate(shares, 1))
+    counts = zip(equal.sum(axis=(0, 1)).tolist(), known.sum(axis=(0, 1)).tolist(), strict=True)
+    shares = [f"{same / both:.0%}" if both else "none" for same, both in counts]  # both ends have a label
+    return ", ".join(f"step {number}: {share}" for number, share in enumerate(shares, 1))
