@@ -96,6 +96,12 @@ def test_two_stage_is_scikit_learns() -> None:
     assert two_stage_split(y).hash == Split(train, val, test).hash
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_two_stage_says_which_seeds_there_are(seed: int) -> None:
+    with pytest.raises(InputError, match=rf"two-stage split: seed {seed}; .* from 0 to 4294967295$"):
+        two_stage_split(np.arange(40) % 2, seed)
+
+
 def test_two_stage_says_what_to_do_about_small_classes() -> None:
     with pytest.raises(InputError, match="'stratified' takes small classes too"):
         two_stage_split(np.array([0, 0, 0, 0, 1]))

@@ -164,6 +164,8 @@ def two_stage_split(y: NDArray[np.int64], seed: int = 2021) -> Split:
     """scikit-learn's stratified split, train = int(0.6·n), the rest halved (Gophormer; the paper's DBLP)."""
     from sklearn.model_selection import train_test_split
 
+    if not 0 <= seed < 2**32:
+        raise InputError(f"two-stage split: seed {seed}; scikit-learn takes one from 0 to {2**32 - 1}")
     nodes = np.flatnonzero(y >= 0)
     try:
         train, rest = train_test_split(nodes, train_size=int(0.6 * len(nodes)), random_state=seed, stratify=y[nodes])
