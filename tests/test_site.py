@@ -267,6 +267,16 @@ def test_lists_read_as_sentences_do(blocks: ModuleType) -> None:
 # ---------------------------------------------------------------- the search behind Tokenphormer+'s defaults
 
 
+def test_the_page_counts_the_trainings_behind_the_recipes() -> None:
+    """They are an advantage that other methods had not, so all of them are told."""
+    page = (DOCS / "benchmark.md").read_text(encoding="utf-8")
+    counts = {"plus-*": r"there were ([\d,]+) trainings", "search-defaults-*": r"The ([\d,]+) of the first"}
+    for pattern, told in counts.items():
+        files = (ROOT / "experiments" / "rows").glob(f"{pattern}.jsonl")
+        count = sum(len(path.read_bytes().splitlines()) for path in files)
+        assert re.findall(told, page) == [f"{count:,}"]
+
+
 def test_what_is_shown_of_a_search_has_its_first_settings_too(capsys: pytest.CaptureFixture[str]) -> None:
     """Number 0 is the defaults where settings are drawn, and one of the combinations where all are tried."""
     search = script("plus_search")
