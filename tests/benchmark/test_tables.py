@@ -37,6 +37,7 @@ from tokenphormer.benchmark.tables import (
     paired_difference,
     write_tables,
 )
+from tokenphormer.benchmark.variants import DIAMETER, variants
 from tokenphormer.errors import InputError
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -563,6 +564,17 @@ def test_the_tables_that_are_kept_are_those_of_the_rows_that_are_kept(
                 assert all(map(alike, line, was)), f"{name}: {line} was {was}"
         else:
             assert text == before, name
+
+
+def test_the_tokens_that_are_kept_are_all_that_their_study_compares(kept_rows: list[Row]) -> None:
+    """Where NAGphormer's single hops end is a number that the paper prints for each graph."""
+    found: dict[str, set[str]] = {}
+    for row in kept_rows:
+        if row["study"].startswith("tokens: "):
+            found.setdefault(row["dataset"], set()).add(row["study"])
+    assert found == {
+        name: {variant.study("tokens") for variant in variants("tokens", name, with_sgpm=True)} for name in DIAMETER
+    }
 
 
 def test_the_trials_with_l2_that_are_kept_stand_on_the_best_before_them(kept_rows: list[Row]) -> None:
