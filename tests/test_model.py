@@ -175,6 +175,19 @@ def test_fresh_walks_and_votes_are_other_walks_and_reproducible() -> None:
         assert not torch.equal(walks(fresh, draw=number), walks(fresh, number)), "a vote is by walks not trained on"
 
 
+def test_what_is_kept_of_a_batch_has_the_walks_of_now() -> None:
+    """The batch of a fixed training set is kept for as long as its walks are: fresh ones make another of it."""
+    source = TokenSource(small_graph(), TokenSettings(num_walks=6, fresh_walks=True))
+    nodes = torch.arange(20)
+    kept = []
+    for begin in (lambda: source.begin_epoch(1), lambda: source.begin_epoch(2), source.begin_prediction):
+        begin()
+        kept.append(source.batch(nodes))
+        assert source.batch(nodes) is kept[-1]
+    assert not torch.equal(kept[0].tokens.column, kept[1].tokens.column)
+    assert not torch.equal(kept[1].tokens.column, kept[2].tokens.column)
+
+
 def test_fresh_walks_of_one_seed_are_not_those_of_the_next() -> None:
     settings = TokenSettings(num_walks=6, fresh_walks=True)
     first, second = (TokenSource(small_graph(), settings, seed=seed) for seed in (1, 2))
@@ -309,6 +322,16 @@ def test_return_probabilities_are_the_diagonals_of_powers(dense_above: float, mo
     expected = np.stack([np.diag(np.linalg.matrix_power(P, k)) for k in (1, 2, 3)], axis=1)
     np.testing.assert_allclose(return_probabilities(graph, 3), expected, atol=1e-6)
     assert len({tuple(column) for column in expected.T.tolist()}) == 3
+
+
+def test_return_probabilities_of_more_nodes_than_a_block_has() -> None:
+    """A ring of 1,100 nodes with one chord: back after two steps by each neighbour, 1 / degree of which comes back."""
+    n = 1100
+    graph = Graph.from_edges([[*range(n), 1060], [*range(1, n), 0, 1080]])
+    expected = np.array([np.mean(1 / graph.degree[graph.neighbours(v)]) for v in range(n)])
+    assert len(np.unique(expected[1050:])) == 3
+    found = return_probabilities(graph, 2)
+    np.testing.assert_allclose(found, np.stack([np.zeros(n), expected], axis=1), atol=1e-6)
 
 
 def test_shares_of_walks_are_rounded_as_they_are_written() -> None:

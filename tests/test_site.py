@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import importlib.util
 import json
@@ -260,11 +261,48 @@ def test_ahead_of_all_others_means_of_each(blocks: ModuleType, tmp_path: Path) -
     assert "On photo Tokenphormer+ is ahead of the better GCN; the other one is too uneven to tell." in enough
 
 
+def test_the_page_says_what_each_addition_is_worth() -> None:
+    """All that is lost beyond doubt, to a tenth of a point, the most first, and nothing else."""
+    lost: dict[str, dict[str, float]] = {}
+    with (ROOT / "experiments" / "tables" / "additions.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["variant"] != "all of it":
+                found = lost.setdefault(row["variant"].removeprefix("without "), {})
+                if float(row["from"]) > 0 or float(row["to"]) < 0:
+                    found[row["dataset"]] = -float(row["difference"])
+    page = (DOCS / "benchmark.md").read_text(encoding="utf-8")
+    table = page.partition("| without | points lost |\n|---|---|\n")[2].partition("\n\n")[0]
+    told = dict(line.strip("| ").split(" | ") for line in table.splitlines())
+    nowhere = [name for name, points in told.items() if points == "nowhere"]
+    assert {part.removeprefix("a ") for name in nowhere for part in name.split(", ")} == {
+        name.removeprefix("a ") for name, points in lost.items() if not points
+    }
+    for name, points in told.items():
+        if name not in nowhere:
+            pairs = [pair.rsplit(" ", 1) for pair in points.split(", ")]
+            values = lost.pop(name.replace("Adam's own decay", "Adam's decay"))
+            assert {dataset.lower(): float(value) for dataset, value in pairs} == {
+                dataset: round(value, 1) for dataset, value in values.items()
+            }
+            assert [float(value) for _, value in pairs] == sorted((float(value) for _, value in pairs), reverse=True)
+    assert not any(lost.values()), "worth something, and not on the page"
+
+
 def test_lists_read_as_sentences_do(blocks: ModuleType) -> None:
     assert [blocks.listed(list(names)) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
 
 
 # ---------------------------------------------------------------- the search behind Tokenphormer+'s defaults
+
+
+def test_the_page_counts_the_trainings_behind_the_recipes() -> None:
+    """They are an advantage that other methods had not, so all of them are told."""
+    page = (DOCS / "benchmark.md").read_text(encoding="utf-8")
+    counts = {"plus-*": r"there were ([\d,]+) trainings", "search-defaults-*": r"The ([\d,]+) of the first"}
+    for pattern, told in counts.items():
+        files = (ROOT / "experiments" / "rows").glob(f"{pattern}.jsonl")
+        count = sum(len(path.read_bytes().splitlines()) for path in files)
+        assert re.findall(told, page) == [f"{count:,}"]
 
 
 def test_what_is_shown_of_a_search_has_its_first_settings_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,6 +159,12 @@ def test_held_out_nodes_judge_and_do_not_stop(tiny_datasets: Graph, monkeypatch:
     assert "judged" not in run(job("trial", split=SEARCH_SPLITS), CPU)
 
 
+def test_halves_are_those_of_the_rows_and_others_on_every_split() -> None:
+    """Rows of one split are of one machine and of another, of then and of now."""
+    drawn = [[half.tolist() for half in halves(Split([0], range(1, 10), [10]), number)] for number in (100, 101)]
+    assert drawn == [[[9, 4, 8, 1, 6], [3, 7, 2, 5]], [[3, 9, 4, 5, 1], [2, 8, 6, 7]]]
+
+
 # ---------------------------------------------------------------- splits
 
 
@@ -247,6 +253,7 @@ def test_votes_are_the_mean_of_what_each_would_say(tiny_datasets: Graph, monkeyp
     assert row["test_accuracy"] == evaluate(mean, tiny_datasets.y[split.test]).accuracy
     assert (row["voters"], row["parameters"]) == (3, 3 * alone[0]["parameters"])
     assert row["epochs"] == sum(one["epochs"] for one in alone)
+    assert row["val_loss"] == pytest.approx(np.mean([one["val_loss"] for one in alone]))
     assert "voters" not in alone[0]
 
 

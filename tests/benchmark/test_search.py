@@ -25,6 +25,7 @@ from tokenphormer.benchmark.search import (
     L2_TRIALS,
     RANDOM_TRIALS,
     Search,
+    _ordered,
     best_trial,
     best_values,
     trials_by_number,
@@ -131,6 +132,30 @@ def test_a_search_learns() -> None:
         search.tell(rows[-1])
     late = [row["config"]["dropout"] for row in rows[20:]]
     assert late.count(0.8) >= 0.5 * len(late)  # at random, a quarter
+
+
+def test_what_has_learned_tries_l2_too() -> None:
+    """The first trials leave it at 0, those on the best have three values of their own; later ones may take any."""
+    search = Search("mlp", "cora", searched("mlp", FIRST_TRIALS + len(L2_TRIALS)))
+    found = {search.ask(number)["l2"] for number in range(FIRST_TRIALS + len(L2_TRIALS), 16)}
+    assert len(found) > 1
+
+
+@pytest.mark.parametrize(
+    ("choices", "ordered"),
+    [
+        ((1, 2, 4), True),
+        ((0.0, 5e-4, 5e-3, 2e-2), True),
+        ((1, 4, 2), False),
+        ((1, 2), False),  # two are neighbours however they are called
+        ((False, True, False), False),
+        (("mean", "sum", "max"), False),
+        ((1, 2, "auto"), False),
+        (((1.0, 0.0), (0.0, 1.0), (0.5, 0.5)), False),
+    ],
+)
+def test_numbers_in_rising_order_lie_beside_one_another(choices: tuple[object, ...], ordered: bool) -> None:
+    assert _ordered(choices) == ordered
 
 
 def test_searches_differ_between_methods_and_datasets() -> None:

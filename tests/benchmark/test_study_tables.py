@@ -112,6 +112,13 @@ def test_starts_that_differ_in_what_the_study_varies_are_not_mixed() -> None:
     assert said == ["cora, ablation: 3 rows start from other values; they are not counted"]
 
 
+def test_of_two_starts_with_as_many_rows_the_same_counts_in_any_order() -> None:
+    rows = rows_of("ablation", "all tokens", [0.8], values={"dropout": 0.1})
+    rows += rows_of("ablation", "all tokens", [0.7], values={"dropout": 0.2})
+    found = [study_results(each, "ablation") for each in (rows, rows[::-1])]
+    assert found[0] == found[1] == {"cora": {"all tokens": {0: 70.0}}}
+
+
 def test_runs_with_and_without_an_sgpm_are_not_mixed(ablation: list[Row]) -> None:
     bare = rows_of("ablation", "all tokens", [0.1, 0.1]) + rows_of("ablation", "without hop-tokens", [0.1])
     assert study_results(bare + ablation, "ablation") == study_results(ablation, "ablation")
@@ -213,6 +220,8 @@ def test_one_training_beside_votes_has_the_settings_of_the_voters() -> None:
     for values, accuracy in ((before, 0.7), (since, 0.9)):
         rows += [make_row(**mine, split=n, test_accuracy=accuracy, values=values) for n in (0, 1)]
     rows += rows_of("votes", "APPNP, five that vote", [0.75, 0.75], values=before, voters=5)
+    for elsewhere in ({"dataset": "photo"}, {"protocol": "two-stage"}, {"study": "additions: all of it"}):
+        rows.append(make_row(**mine | {"split": 0, "test_accuracy": 0.1, "values": before} | elsewhere))
     assert study_results(rows, "votes") == {
         "cora": {"APPNP, one": {0: 70.0, 1: 70.0}, "APPNP, five that vote": {0: 75.0, 1: 75.0}}
     }

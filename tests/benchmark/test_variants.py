@@ -167,6 +167,7 @@ def test_votes(study: Run, tmp_path: Path) -> None:
     assert [(row["study"], row["voters"]) for row in rows] == [
         (f"votes: {entry(model).title}, five that vote", VOTERS) for model in VOTING
     ]
+    assert all(row["test_accuracy"] != 0.25 for row in rows), "one training is not what five say"
     for row in rows:
         assert row["config"] == json.loads(json.dumps(complete(entry(row["model"]), found.get(row["model"], {}))))
     results = study_results([*rows, *read_rows([main])], "votes")["cora"]
@@ -187,11 +188,14 @@ def test_runs_of_the_main_study_are_not_run_again(study: Run, tmp_path: Path) ->
     """The same settings, split and seed: the row is the main study's, under the name of this one. Said, and counted."""
     found = {"num_walks": 4, "hidden_channels": 8}
     main = tmp_path / "main.jsonl"
-    append_row(main, trial(20, model="tokenphormer+", dataset="cora", values=found))
+    told = found | {"walk_length": Config().walk_length}  # a default, by name or without
+    append_row(main, trial(20, model="tokenphormer+", dataset="cora", values=told))
     final = trial(-1, kind="final", model="tokenphormer+", dataset="cora", values=found, split=1, seed=1)
     append_row(main, final | {"test_accuracy": 0.123})
     other = trial(-1, kind="final", model="tokenphormer+", dataset="cora", values=found, split=0, seed=3)
     append_row(main, other | {"test_accuracy": 0.456})
+    for elsewhere in ({"dataset": "photo"}, {"protocol": "two-stage"}, {"model": "tokenphormer"}):
+        append_row(main, final | {"test_accuracy": 0.789} | elsewhere)
     said: list[str] = []
     rows = study("additions", datasets=("cora",), merge=(main,), say=said.append)
     whole = {row["split"]: row for row in rows if row["study"] == "additions: all of it"}
@@ -199,6 +203,15 @@ def test_runs_of_the_main_study_are_not_run_again(study: Run, tmp_path: Path) ->
     assert whole[0]["test_accuracy"] != 0.456, "another seed is another run"
     assert all(row["test_accuracy"] != 0.123 for row in rows if row["study"] != "additions: all of it")
     assert [line for line in said if "main study" in line] == ["1 runs are the main study's: their rows are taken"]
+
+
+def test_a_run_with_an_sgpm_token_is_none_of_the_main_study(study: Run, tmp_path: Path) -> None:
+    """Its settings are the same: what it reads beside is not among them."""
+    main = tmp_path / "main.jsonl"
+    append_row(main, make_row(model="tokenphormer", values=BASE, test_accuracy=0.123))
+    rows = study("sgpm", 1, ("cora",), sgpm=SGPM, merge=(main,))
+    taken = {row["study"] for row in rows if row.get("test_accuracy") == 0.123}
+    assert taken == {"sgpm: without"}
 
 
 def test_some_methods_of_a_study() -> None:
@@ -338,6 +351,16 @@ def test_a_study_that_has_begun_keeps_its_start(study: Run, name: str, tmp_path:
     ours = [row for row in rows if row["model"] == "tokenphormer"]
     assert {row["split"] for row in ours} == {0, 1}
     assert {row["config"]["dropout"] for row in ours} == {0.7}
+
+
+def test_of_two_beginnings_the_first_is_gone_on_with() -> None:
+    """Two machines began from other settings; in whatever order their rows are read, all go on from the same."""
+    rows = [
+        make_row(model="tokenphormer", study="ablation: all tokens", values={"dropout": dropout}, time=time)
+        for dropout, time in ((0.7, 2.0), (0.3, 1.0), (0.5, 3.0))
+    ]
+    for found in (rows, rows[::-1]):
+        assert start_values(found, "ablation", "tokenphormer", "cora", "stratified") == {"dropout": 0.3}
 
 
 def test_an_ablation_does_not_start_from_what_it_left_out() -> None:

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from tests.sgpm.graphs import quick
 from tests.tiny import CLASS_NAMES, CPU, contents, tiny_config, tiny_graph, tiny_split, write_folder
 from tokenphormer.classifier import TokenphormerClassifier
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
-from tokenphormer.evaluation import run_folder
+from tokenphormer.evaluation import run_folder, runs
 from tokenphormer.evaluation.explanations.run import explain_run
 from tokenphormer.evaluation.run_folder import Summary, load_graph_for, load_run, write_plots
 from tokenphormer.evaluation.runs import free_folder, predict_run, train_run
@@ -28,6 +29,7 @@ from tokenphormer.graph.datasets import drops_directions
 from tokenphormer.graph.disk_writer import write_graph
 from tokenphormer.serve.explorer import Explorer, open_run
 from tokenphormer.sgpm.pretrain_run import pretrain
+from tokenphormer.training.fit import fit_tokenphormer
 from tokenphormer.training.settings import Config
 
 SOURCE = tiny_graph(num_nodes=66, unlabelled=6)
@@ -122,6 +124,39 @@ def test_predictions_speak_the_language_of_the_user(run: Run) -> None:
     for part in ("train", "val", "test"):
         assert np.flatnonzero(table["split"] == part).tolist() == getattr(run.split, part).tolist()
     assert (table["split"][60:] == "").all()
+
+
+def test_the_best_seed_is_that_of_validation(tmp_path: Path) -> None:
+    """Of three seeds that are done the second is the best on validation nodes, another one on test nodes."""
+    train(tmp_path / "out", seeds=3)
+    for seed, (val, test) in enumerate([(0.5, 0.9), (0.9, 0.5), (0.7, 0.95)]):
+        path = tmp_path / "out" / "seeds" / str(seed) / "metrics.json"
+        found = json.loads(path.read_text(encoding="utf-8"))
+        found["metrics"]["val"]["accuracy"], found["metrics"]["test"]["accuracy"] = val, test
+        path.write_text(json.dumps(found), encoding="utf-8")
+    (tmp_path / "out" / "run.json").unlink()
+    summary = train(tmp_path / "out", seeds=3, resume=True)
+    assert (summary.val_accuracy, summary.test_accuracy) == ([0.5, 0.9, 0.7], [0.9, 0.5, 0.95])
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))["best_seed"] == 1
+
+
+def test_costs_are_those_of_all_seeds(run: Run) -> None:
+    seeds = [json.loads((run.folder / f"seeds/{seed}/metrics.json").read_text(encoding="utf-8")) for seed in range(3)]
+    assert run.summary.seconds == pytest.approx(sum(found["seconds"] for found in seeds))
+    assert run.summary.peak_memory_bytes == max(found["peak_memory_bytes"] for found in seeds)
+
+
+def test_attention_is_the_mean_of_test_nodes_or_else_of_validation_nodes(run: Run) -> None:
+    fitted = fit_tokenphormer(run.graph, run.split, run.config, CPU)
+    kinds = fitted.method.source.token_kinds[1:]
+    without = Split(run.split.train, run.split.val, [])
+    for split, nodes in ((run.split, run.split.test), (without, run.split.val)):
+        found = runs._attention(fitted, split)
+        with torch.no_grad():
+            weight = fitted.method.scores_and_attention(torch.tensor(nodes))[1].mean(dim=0).tolist()
+        expected = {kind: sum(w for k, w in zip(kinds, weight, strict=True) if k == kind) for kind in kinds}
+        assert found == pytest.approx(expected, abs=1e-6)
+        assert sum(found.values()) == pytest.approx(1, abs=1e-5)
 
 
 def test_metrics_are_those_of_the_predictions(run: Run) -> None:

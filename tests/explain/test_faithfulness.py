@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.explain.models import awkward_graph, method_of
+from tokenphormer.explain.attention import attention_rollout, readout_attention
 from tokenphormer.explain.faithfulness import (
     RANDOM_ORDERS,
     SHARES,
@@ -76,6 +77,15 @@ def test_token_curves_one_by_one(rule: str) -> None:
                 insertion[place] += reading.of_kept(np.array([b]), only)[0, winner] / len(orders)
         np.testing.assert_allclose(curves.deletion, deletion, atol=1e-5)
         np.testing.assert_allclose(curves.insertion, insertion, atol=1e-5)
+
+
+def test_each_rule_is_what_it_is_called() -> None:
+    """Two layers, so that what is rolled through them is not what the readout weighs."""
+    reading = read(method_of(awkward_graph(), num_layers=2), np.array([0, 5]))
+    rules = {"attention": readout_attention(reading), "rollout": attention_rollout(reading)}
+    assert not np.allclose(*rules.values())
+    for rule, scores in rules.items():
+        np.testing.assert_array_equal(score_tokens(reading, rule), scores)
 
 
 def test_occlusion_is_of_the_predicted_class() -> None:

@@ -179,6 +179,17 @@ def test_chances_of_telling_patterns() -> None:
     assert rows[0].chance == pytest.approx(1 - (5 / 6) ** 6)
 
 
+def test_how_far_the_patterns_of_two_graphs_are_apart() -> None:
+    """Of three steps a prism closes a triangle with 1/6, and K3,3 goes nowhere twice: 5/6 of their laws is the same."""
+    pair = PAIRS["K3,3 / prism"]
+    base = common_base([pair.a, pair.b])
+    k33, prism = (patterns.pattern_laws(graph, "non_backtracking", 3, base) for graph in (pair.a, pair.b))
+    for laws, chances in (((k33, prism), (0, 1 / 6)), ((prism, k33), (1 / 6, 0)), ((prism, prism), (0, 0))):
+        tv, *found = patterns.compare_laws(*laws, base**3)
+        assert tv == pytest.approx(max(chances))
+        assert found == [pytest.approx([chance] * 6) for chance in chances]
+
+
 def test_every_pair_of_small_graphs_is_told_by_its_patterns() -> None:
     rows = {(row.criterion, row.length): row.confused for row in documents.census_rows(5, lengths=(2, 4))}
     assert rows["uniform", 4] == rows["non_backtracking", 4] == 0

@@ -206,6 +206,68 @@ def test_neighbours_and_features_decide_on_the_recipe(
     assert bool(small.consistency) == (on_cpu in ("alike", "many hops"))
 
 
+def rings(degree: int, words: int, num_nodes: int = 60) -> Graph:
+    """Two rings of one class each, every node joined to as many: what is alike is alike without an exception."""
+    half = num_nodes // 2
+    steps = [*range(1, degree // 2 + 1), *([half // 2] if degree % 2 else [])]
+    edges = [(v, (v + step) % half) for step in steps for v in range(half)]
+    both = np.array([*edges, *((a + half, b + half) for a, b in edges)]).T
+    x = np.zeros((num_nodes, 1000), np.float32)
+    x[np.arange(words) % num_nodes, np.arange(words) // num_nodes] = 1
+    return Graph.from_edges(both, num_nodes, x=x, y=np.arange(num_nodes) // half)
+
+
+@pytest.mark.parametrize(
+    ("degree", "words", "recipe"),
+    [
+        (2, 240, "near scores"),
+        (3, 240, "agreeing"),
+        (3, 239, "many hops"),  # less than four a node
+        (9, 0, "deep scores"),
+        (10, 0, "many hops"),
+        (10, 240, "agreeing"),
+    ],
+)
+def test_how_many_neighbours_and_words_a_recipe_takes(degree: int, words: int, recipe: str) -> None:
+    graph = rings(degree, words)
+    assert set(graph.degree.tolist()) == {degree}
+    assert alikeness(graph, np.arange(60)) == (1.0, 0.0)
+    assert recipe_for(graph, np.arange(60), torch.device("cuda")) == recipe
+
+
+@pytest.mark.parametrize(
+    ("share", "error", "nodes", "recipe"),
+    [
+        (0.4, 9.0, 10, "near scores"),
+        (0.399, 0.17, 10, "alike"),
+        (0.3, 0.124, 10, "alike"),
+        (0.3, 0.126, 10, "own features"),
+        (0.05, 0.0, 999, "alike"),
+        (0.049, 0.0, 999, "own features"),
+        (0.049, 0.0, 1000, "unlike"),
+    ],
+)
+def test_how_alike_neighbours_have_to_be(
+    share: float, error: float, nodes: int, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presets, "alikeness", lambda *_: (share, error))
+    assert recipe_for(rings(2, 0), np.arange(nodes), torch.device("cuda")) == recipe
+
+
+def test_alikeness_by_hand() -> None:
+    """12 of 20 edges are alike where chance has half: (0.6 − 0.5) / (1 − 0.5)."""
+    y = np.arange(40) % 2
+    ends = np.array([(2 * k, 2 * k + 2) if k < 6 else (2 * k - 11, 2 * k - 9) for k in range(12)])
+    ends = np.concatenate([ends, [(v, v + 1) for v in range(30, 38)]])
+    own = np.concatenate([ends, [(v, v) for v in range(40)]])
+    for edges in (ends, own):  # a node is no neighbour of its own
+        for directed in (False, True):
+            graph = Graph.from_edges(edges.T, 40, y=y, directed=directed, self_loops=True)
+            assert alikeness(graph, np.arange(40)) == pytest.approx((0.2, (0.6 * 0.4 / 20) ** 0.5 / 0.5))
+    fewer = Graph.from_edges(ends[1:].T, 40, y=y, directed=True)
+    assert alikeness(fewer, np.arange(40)) is None
+
+
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize(
     ("words", "of", "found"),

@@ -94,6 +94,25 @@ def test_accuracy_first_then_loss_decides(patience: int, last: int, best: int, s
     assert_equal(weights(trainer.method.module), seen[best - 1])
 
 
+def test_validation_is_a_prediction_and_each_epoch_begins_anew() -> None:
+    """With the walks and signs of a first vote, not with those that the epoch was trained on."""
+    calls: list[str] = []
+
+    class Telling(LinearMethod):
+        def begin_epoch(self, epoch: int) -> None:
+            calls.append(f"epoch {epoch}")
+
+        def begin_prediction(self, draw: int) -> None:
+            calls.append(f"vote {draw}")
+
+        def scores(self, nodes: Tensor) -> Tensor:
+            calls.append("trains" if self.module.training else "predicts")
+            return super().scores(nodes)
+
+    linear_trainer(Telling(), max_epochs=2).run()
+    assert calls == [call for n in (1, 2) for call in (f"epoch {n}", "trains", "vote 0", "predicts")]
+
+
 def test_the_best_weights_are_a_copy() -> None:
     trainer = linear_trainer(ScriptedMethod([(8, 1.0), (0, 1.0)]), max_epochs=3)
     trainer.run()

@@ -24,9 +24,11 @@ def method_of(graph: Graph, pieces: int = 1, **changes: object) -> TokenphormerM
 
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize(("hops", "teleport"), [(1, 0.1), (7, 0.3), (3, 0.0)])
-def test_the_formula(hops: int, teleport: float, directed: bool) -> None:
+@pytest.mark.parametrize("normalisation", ["symmetric", "row"])
+def test_the_formula(hops: int, teleport: float, directed: bool, normalisation: str) -> None:
+    """Scores take APPNP's steps, whichever those of the hop-tokens are."""
     graph = tiny_graph(directed=directed)
-    method = method_of(graph, score_hops=hops, score_teleport=teleport)
+    method = method_of(graph, score_hops=hops, score_teleport=teleport, hop_normalisation=normalisation)
     method.module.eval()
     own = method.own_scores(torch.arange(graph.num_nodes)).detach().double().numpy()
     A = propagation_matrix(graph, "symmetric").toarray().astype(np.float64)
@@ -35,6 +37,22 @@ def test_the_formula(hops: int, teleport: float, directed: bool) -> None:
         Z = (1 - teleport) * A @ Z + teleport * own
     found = method.scores(torch.tensor([3, 0, 59])).detach().numpy()
     np.testing.assert_allclose(found, Z[[3, 0, 59]], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_gradients_go_back_along_the_steps(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a directed graph the way back is another one."""
+    graph = tiny_graph(directed=directed)
+    method = method_of(graph, score_hops=2, score_teleport=0.2)
+    own = torch.randn(60, 3, requires_grad=True)
+    monkeypatch.setattr(method, "own_scores", lambda nodes: own[nodes])
+    weight = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    torch.autograd.backward((torch.tensor(weight) * method.scores(torch.arange(60))).sum())
+    A = propagation_matrix(graph, "symmetric").toarray()
+    formula = 0.2 * np.eye(60) + 0.8 * 0.2 * A + 0.8**2 * A @ A
+    assert own.grad is not None
+    np.testing.assert_allclose(own.grad.numpy(), formula.T @ weight, rtol=1e-4, atol=1e-6)
+    assert np.allclose(formula, formula.T) != directed
 
 
 def test_pieces_give_the_same_scores_and_gradients() -> None:

@@ -6,8 +6,8 @@ a standard deviation of 0.02/√layers, and its biases 0.
 
 The schedule is the original's: the learning rate rises over 400 updates and falls until 1000. On Cora an epoch is one
 update, and the chosen runs keep the weights of epochs 18 to 96, when the rate has come to between 5 and 24 % of its
-height. The 20 and 300 that the search of our Tokenphormer starts from are no better for it: level on six datasets,
-worse on Flickr, Pubmed, Actor and debian (experiments/LOG.md).
+height. The 20 and 300 that the search of our Tokenphormer starts from are no better for it: worse on Flickr, Actor and
+debian, level on the five others that were run to the end (not Pubmed and Cornell; experiments/LOG.md).
 """
 
 from __future__ import annotations
