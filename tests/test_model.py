@@ -307,6 +307,16 @@ def test_eigenvectors_are_the_smoothest_but_the_first_and_know_no_direction(n: i
     assert (found[np.abs(found).argmax(axis=0), [0, 1]] > 0).all()
 
 
+def test_eigenvectors_have_the_same_signs_whichever_way_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An eigenvector and its negative are the same thing; which of them a machine finds is to make no difference."""
+    graph, eigh, found = small_graph(), np.linalg.eigh, []
+    for sign in (1.0, -1.0):
+        monkeypatch.setattr(np.linalg, "eigh", lambda matrix, sign=sign: (None, sign * eigh(matrix)[1]))
+        found.append(laplacian_eigenvectors(graph, 5))
+    assert np.array_equal(*found)
+    assert (found[0].max(axis=0) == np.abs(found[0]).max(axis=0)).all()
+
+
 def _neighbour_sum(rows: np.ndarray, node: int) -> np.ndarray:
     return rows[[u for u in (node - 1, node + 1) if 0 <= u < len(rows)]].sum(axis=0)
 

@@ -23,8 +23,10 @@ from tests.tiny import CPU, TINY, tiny_config, tiny_graph, tiny_split, write_fol
 from tokenphormer import tuning
 from tokenphormer.benchmark.methods import PLUS_SPACE
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
+from tokenphormer.evaluation.metrics import evaluate
 from tokenphormer.graph import Graph, Split
 from tokenphormer.sgpm import PretrainedSGPM, Pretrainer, SGPMSettings
+from tokenphormer.training.loop import predict
 from tokenphormer.training.presets import RECIPES, SMALL, config_for
 from tokenphormer.training.settings import Config
 from tokenphormer.tuning import (
@@ -95,6 +97,18 @@ def test_a_real_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [json.loads(line) for line in lines] == found.rows
     assert {"config", "val_accuracy", "val_loss", "epochs", "seconds", "parameters", "commit"} <= found.rows[1].keys()
     assert not [key for row in found.rows for key in row if "test" in key]
+
+
+def test_a_trial_is_judged_by_the_validation_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the weights that are kept say of them, in as many votes as the settings have."""
+    only(monkeypatch, dropout=(0.1, 0.3))
+    base = BASE.replace({"votes": 3})
+    for row in call(tmp_path, 2, base=base).rows:
+        config = Config().replace(row["config"] | {"compile": "no"})
+        fitted = tuning.fit_tokenphormer(GRAPH, SPLIT, config, CPU)
+        wanted = evaluate(predict(fitted.method, SPLIT.val, config, CPU), GRAPH.y[SPLIT.val])
+        assert (row["val_accuracy"], row["val_loss"]) == (wanted.accuracy, pytest.approx(wanted.log_loss))
+        assert row["best_epoch"] == fitted.progress.best_epoch
 
 
 def test_test_labels_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

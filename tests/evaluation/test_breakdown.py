@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tokenphormer.errors import InputError
+from tokenphormer.evaluation import breakdown
 from tokenphormer.evaluation.breakdown import (
     HOMOPHILY_LABELS,
     bin_by_degree,
@@ -35,7 +36,11 @@ def test_degree_bins_of_nothing_and_of_nonsense() -> None:
 
 
 @pytest.mark.parametrize("directed", [False, True])
-def test_node_homophily_as_a_loop_and_as_the_mean_of_the_graph(directed: bool) -> None:
+@pytest.mark.parametrize("edges_at_once", [breakdown.EDGES_AT_ONCE, 7])
+def test_node_homophily_as_a_loop_and_as_the_mean_of_the_graph(
+    directed: bool, edges_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(breakdown, "EDGES_AT_ONCE", edges_at_once)
     rng = np.random.default_rng(5)
     y = rng.integers(-1, 3, size=80)
     edges = rng.integers(0, 80, size=(2, 90))
@@ -49,7 +54,8 @@ def test_node_homophily_as_a_loop_and_as_the_mean_of_the_graph(directed: bool) -
         else:
             assert found[node] == pytest.approx(np.mean([y[other] == y[node] for other in others]))
     assert np.nanmean(found) == pytest.approx(homophily(graph)[1])
-    some = np.array([7, 0, 7, 11])
+    some = np.concatenate([[7, 0, 7, 11], rng.permutation(80)[:60]])
+    assert np.isfinite(found[some]).sum() > 20
     assert np.array_equal(node_homophily(graph, some), found[some], equal_nan=True)
     assert not len(node_homophily(graph, some[:0]))
 
