@@ -115,7 +115,7 @@ running mean of the weights, which takes none, gives a third of a point on Cora 
 *alike*, where it is worth a point on Flickr, and *many hops*, 0.4 on debian. Ten hops and eight walks take six times as
 long as four hops."""
 FEW_EDGES = 20
-"""Edges between training nodes, counted from each end, below which nothing is said about their classes."""
+"""Edges between training nodes, one that goes both ways as two, below which nothing is said about their classes."""
 FEW_NODES = 1000
 """Training nodes below which neighbours of other classes mislead more than they tell."""
 LOW_DEGREE, HIGH_DEGREE = 3.0, 10.0
