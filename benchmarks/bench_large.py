@@ -84,7 +84,7 @@ def watched(row: Row) -> Iterator[None]:
     thread.start()
     began, worked = time.perf_counter(), time.process_time()
     yield
-    row["seconds"] = round(time.perf_counter() - began, 3)
+    row["seconds"] = round(time.perf_counter() - began, 6)
     row["cpu_seconds"] = round(time.process_time() - worked, 3)
     stop.set()
     thread.join()

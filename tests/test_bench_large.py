@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from benchmarks.bench_large import (
     run_step,
     slope,
     steps,
+    watched,
 )
 
 from tokenphormer.tokens.resident import VARIABLE
@@ -51,6 +53,14 @@ def test_the_figure(tmp_path: Path) -> None:
         assert [row["nodes"] for row in latest(rows, step)] == [10**4, 10**5, 10**6, 10**7]
     plot(RESULTS, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").stat().st_size > 20_000
+
+
+def test_a_step_of_a_small_graph_takes_some_time() -> None:
+    """What is worked out from its seconds is divided by them."""
+    row: Row = {}
+    with watched(row):
+        time.sleep(1e-4)
+    assert 1e-4 <= row["seconds"] < 1
 
 
 def test_the_steps_of_a_gpu_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
