@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
-from tokenphormer.graph.graph import Features
+from tokenphormer.graph.checks import Features
 
 Normalisation = Literal["symmetric", "row", "none"]
 NORMALISATIONS: tuple[Normalisation, ...] = ("symmetric", "row", "none")

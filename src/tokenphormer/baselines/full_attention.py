@@ -207,7 +207,7 @@ class _FullAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # otherwise they would be taken for 0
-            raise NotImplementedError("full_attention: gradients of its gradients are not known (create_graph=True)")
+            raise RuntimeError("full_attention: expected one derivative, got create_graph=True; it has no second one")
         q, k, v, bias, kinds, result, logarithm = (x.detach() for x in ctx.saved_tensors)
         d_q, d_k, d_v, d_bias = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v), torch.zeros_like(bias)
         arrays = [x.numpy() for x in (q, k, v, bias, kinds)]

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from tokenphormer.errors import InputError
-from tokenphormer.graph.graph import Graph, as_rows, is_missing, refuse_lossy
+from tokenphormer.graph.checks import as_rows, is_missing, refuse_lossy
+from tokenphormer.graph.graph import Graph
 from tokenphormer.graph.splits import PARTS, Split
 from tokenphormer.graph.tables import sort_classes
 

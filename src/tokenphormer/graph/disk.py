@@ -34,7 +34,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from tokenphormer.errors import InputError
 from tokenphormer.files import parse_json
-from tokenphormer.graph.graph import Features, Graph, Stored
+from tokenphormer.graph.checks import Features
+from tokenphormer.graph.graph import Graph, Stored
 from tokenphormer.graph.raw_files import user_cache
 from tokenphormer.graph.splits import PARTS, Split
 

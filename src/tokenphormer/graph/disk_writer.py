@@ -19,8 +19,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.files import atomic_path, partial_path
+from tokenphormer.graph.checks import Features
 from tokenphormer.graph.disk import FORMAT, KIND, MANIFEST, content_fingerprint, manifest_hash, release, row_blocks
-from tokenphormer.graph.graph import Features, Graph
+from tokenphormer.graph.graph import Graph
 from tokenphormer.graph.id_table import text_keys, texts_of
 from tokenphormer.graph.splits import PARTS, Split
 

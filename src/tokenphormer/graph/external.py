@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph.blocks import Block, TableFile
+from tokenphormer.graph.checks import MAX_NODES
 from tokenphormer.graph.columns import Column, arrow
 from tokenphormer.graph.disk import is_graph_folder, map_array, open_graph
 from tokenphormer.graph.disk_writer import (
@@ -29,7 +30,7 @@ from tokenphormer.graph.disk_writer import (
 )
 from tokenphormer.graph.edge_sort import EdgeSorter
 from tokenphormer.graph.feature_file import write_features_file
-from tokenphormer.graph.graph import MAX_NODES, Graph
+from tokenphormer.graph.graph import Graph
 from tokenphormer.graph.id_table import IdTable, Texts, decode_into, text_keys, texts_of_column
 from tokenphormer.graph.splits import PARTS, Split
 from tokenphormer.graph.tables import EXPECTED, _read_features, _read_ids, column_notes, label_notes, sort_classes

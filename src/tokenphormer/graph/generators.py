@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError
+from tokenphormer.graph.checks import MAX_NODES
 from tokenphormer.graph.disk import open_graph
 from tokenphormer.graph.disk_writer import FeatureBlocks, GraphWriter, cell, new_folder
 from tokenphormer.graph.edge_sort import EdgeSorter
-from tokenphormer.graph.graph import MAX_NODES, Graph
+from tokenphormer.graph.graph import Graph
 from tokenphormer.graph.splits import Split
 from tokenphormer.hashing import GOLDEN, MASK64, mix64, mix64_array
 

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from tokenphormer.errors import InputError
 from tokenphormer.files import atomic_path, load_arrays
+from tokenphormer.graph.checks import Features, as_rows
 from tokenphormer.graph.columns import Column, Table, arrow, meant, read_table
-from tokenphormer.graph.graph import Features, Graph, as_rows
+from tokenphormer.graph.graph import Graph
 from tokenphormer.graph.splits import PARTS, Split
 
 EXPECTED = (

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from tokenphormer import distributed
 from tokenphormer.errors import InputError, InterruptedTrainingError
 from tokenphormer.graph import Graph
-from tokenphormer.graph.graph import Features
+from tokenphormer.graph.checks import Features
 from tokenphormer.hashing import GOLDEN, mix64
 from tokenphormer.sgpm import softmax
 from tokenphormer.sgpm.centrality import bin_edges, bins_of, centrality_of

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tokenphormer.graph.graph import Features
+from tokenphormer.graph.checks import Features
 
 with warnings.catch_warnings():  # torch says once a process that CSR tensors are in beta; here, unheard
     warnings.simplefilter("ignore")

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
+from tokenphormer.graph.checks import Features
 from tokenphormer.graph.disk import expect_random_reads
-from tokenphormer.graph.graph import Features
 from tokenphormer.hashing import GOLDEN, mix64
 from tokenphormer.hops import NORMALISATIONS, Normalisation, propagate, propagation_matrix
 from tokenphormer.tokens.encodings import laplacian_eigenvectors, return_probabilities

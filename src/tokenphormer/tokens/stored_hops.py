@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.files import NO_LOCKS, atomic_path, partial_path
 from tokenphormer.graph import Graph
+from tokenphormer.graph.checks import Features
 from tokenphormer.graph.disk import (
     cache_folder,
     cache_name,
@@ -34,7 +35,6 @@ from tokenphormer.graph.disk import (
     sparse_rows,
 )
 from tokenphormer.graph.disk_writer import ArrayWriter
-from tokenphormer.graph.graph import Features
 from tokenphormer.hops import TOO_LARGE, Normalisation
 from tokenphormer.threads import launch
 
