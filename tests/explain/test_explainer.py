@@ -20,6 +20,9 @@ from tokenphormer.errors import InputError
 from tokenphormer.evaluation.explanations.summary import summarise_attention
 from tokenphormer.explain import METHODS, Explainer, Explanation, explainer
 from tokenphormer.explain.attention import attention_rollout, readout_attention
+from tokenphormer.explain.explanation import Edge, Node, Part, Token
+from tokenphormer.explain.neighbours import Ints
+from tokenphormer.explain.reading import Reading
 from tokenphormer.graph import Graph
 from tokenphormer.hops import propagation_matrix
 from tokenphormer.training.loop import predict
@@ -68,9 +71,11 @@ def test_auto_is_occlusion() -> None:
 # ---------------------------------------------------------------- what the numbers are
 
 
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
 @pytest.mark.parametrize("votes", [1, 3])
-def test_probabilities_are_those_of_predict(votes: int) -> None:
+def test_probabilities_are_those_of_predict(votes: int, temperature: float) -> None:
     found = explainer_of({}, votes)
+    found.method.temperature = temperature
     for node in (0, LEAF, ISOLATED):
         e = found.explain(node)
         expected = predict(found.method, np.array([node]), config_of(votes=votes), CPU)[0]
@@ -78,6 +83,50 @@ def test_probabilities_are_those_of_predict(votes: int) -> None:
         ranked = sorted(e.classes, key=e.probability, reverse=True)
         assert [e.predicted, e.runner_up] == ranked[:2]
         assert e.votes == votes
+
+
+class OneDraw(Explainer):
+    """Explains by one draw of walks alone, whichever it is."""
+
+    def __init__(self, whole: Explainer, draw: int) -> None:
+        super().__init__(whole.method, whole.graph, whole.classes)
+        self._draw = draw
+
+    def read(self, nodes: Ints, draw: int = 0) -> Reading:
+        assert draw == 0
+        return super().read(nodes, self._draw)
+
+
+def by_name(explanation: Explanation) -> dict[object, Token | Part | Node | Edge]:
+    """All that is told to be important, by what it is; steps whichever way they are told."""
+    e = explanation
+    named: list[tuple[object, Token | Part | Node | Edge]] = [((t.kind, t.path), t) for t in e.tokens]
+    named += [((type(each), each.name), each) for each in e.parts] + [((type(each), each.id), each) for each in e.nodes]
+    named += [(frozenset([step.source, step.target]), step) for step in e.edges]
+    return dict(named)
+
+
+@pytest.mark.parametrize("case", [{"num_layers": 2}, {"score_hops": 3}], ids=str)
+@pytest.mark.parametrize("method", METHODS)
+def test_everything_is_the_mean_over_the_draws(case: dict[str, Any], method: Any) -> None:
+    """How many walks are so, or step there, is the sum."""
+    found = explainer_of(case, votes=3)
+    whole, draws = found.explain(0, method), [OneDraw(found, draw).explain(0, method) for draw in range(3)]
+    assert {(e.predicted, e.runner_up) for e in (whole, *draws)} == {(whole.predicted, whole.runner_up)}
+    parts = [by_name(e) for e in draws]
+    assert by_name(whole).keys() == set().union(*parts)
+    for name, each in by_name(whole).items():
+        there = [part[name] for part in parts if name in part]
+        for field in ("importance", "runner_up", "attention"):
+            if getattr(each, field, None) is not None:
+                assert getattr(each, field) == pytest.approx(sum(getattr(one, field) for one in there) / 3, abs=1e-6)
+        if isinstance(each, Token):
+            assert each.count == (sum(one.count for one in there) if each.path else 1)  # type: ignore[union-attr]
+        if isinstance(each, Node):
+            assert each.visits == sum(one.visits for one in there)  # type: ignore[union-attr]
+        if isinstance(each, Edge):
+            assert each.walks == sum(one.walks for one in there)  # type: ignore[union-attr]
+    assert not by_name(whole).keys() <= parts[0].keys()  # the others have more
 
 
 def test_importance_by_occlusion_of_parts_is_exact() -> None:
