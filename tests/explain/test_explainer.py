@@ -21,8 +21,8 @@ from tokenphormer.evaluation.explanations.summary import summarise_attention
 from tokenphormer.explain import METHODS, Explainer, Explanation, explainer
 from tokenphormer.explain.attention import attention_rollout, readout_attention
 from tokenphormer.explain.explanation import Edge, Node, Part, Token
-from tokenphormer.explain.neighbours import Ints
-from tokenphormer.explain.reading import Reading
+from tokenphormer.explain.neighbours import Ints, hop_rows
+from tokenphormer.explain.reading import Mixture, Reading
 from tokenphormer.graph import Graph
 from tokenphormer.hops import propagation_matrix
 from tokenphormer.training.loop import predict
@@ -216,11 +216,12 @@ def test_visits_and_labels() -> None:
     assert labels.get(found.graph.id_of(7), "") == ""
 
 
-def test_only_so_many_nodes_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = explainer_of({}).explain(0)
+@pytest.mark.parametrize("method", METHODS)
+def test_only_so_many_nodes_and_steps(monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
+    whole = explainer_of({}).explain(0, method)
     monkeypatch.setattr(explainer, "MAX_NODES", 4)
     monkeypatch.setattr(explainer, "MAX_STEPS", 5)
-    e = explainer_of({}).explain(0)
+    e = explainer_of({}).explain(0, method)
     assert len(e.nodes) == 4
     assert e.nodes_left_out == len(whole.nodes) - 4 > 0
     assert e.node in {n.id for n in e.nodes}
@@ -228,7 +229,25 @@ def test_only_so_many_nodes_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {n.id: n.importance for n in e.nodes} == pytest.approx({n.id: before[n.id] for n in e.nodes}, abs=1e-6)
     assert len(e.edges) == 5
     assert e.edges_left_out == len(whole.edges) - 5 > 0
+    assert sorted(edge.walks for edge in e.edges) == sorted(edge.walks for edge in whole.edges)[-5:]
     assert [token.path for token in e.tokens] == [token.path for token in whole.tokens]
+
+
+@pytest.mark.parametrize("walks", [0, 8])
+@pytest.mark.parametrize("method", METHODS)
+def test_nodes_that_are_read_most_are_kept(monkeypatch: pytest.MonkeyPatch, method: Any, walks: int) -> None:
+    """By their shares in all tokens together; those of the others are not handed to them."""
+    found = explainer_of({"num_walks": walks, "hop_normalisation": "none", "graph": {"weighted": True}})
+    whole, reading = found.explain(0, method), found.read(np.array([0]))
+    mixture = Mixture.of(reading, hop_rows(found.graph, "none", 0, 2), np.arange(20))
+    read = np.delete(mixture.matrix.sum(axis=0), 0)
+    kept = 1 + np.argsort(-read)[:3]
+    assert np.sort(read)[-3] > np.sort(read)[-4]
+    monkeypatch.setattr(explainer, "MAX_NODES", 4)
+    e = found.explain(0, method)
+    assert {n.id for n in e.nodes} == {found.graph.id_of(int(v)) for v in (0, *kept)}
+    before = {n.id: n.importance for n in whole.nodes}
+    assert {n.id: n.importance for n in e.nodes} == pytest.approx({n.id: before[n.id] for n in e.nodes}, abs=1e-6)
 
 
 def test_neighbours_scores_are_a_part() -> None:
@@ -287,10 +306,17 @@ def test_scores_of_each_neighbour(learned: bool, votes: int) -> None:
     assert explain.explain(0, "attention").neighbours == ()
 
 
-def test_only_so_many_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = explainer_of({"score_hops": 3}).explain(0)
+@pytest.mark.parametrize("learned", [False, True])
+def test_only_so_many_neighbours(monkeypatch: pytest.MonkeyPatch, learned: bool) -> None:
+    """Learned weights may be negative, and weigh as much."""
+    found = explainer_of({"score_hops": 3, "score_learned": learned})
+    if learned:
+        with torch.no_grad():
+            found.method.score_weights.copy_(torch.tensor([1.0, -1.0, 0.6, 0.1]))
+    whole = found.explain(0)
+    assert any(n.weight < 0 for n in whole.neighbours) == learned
     monkeypatch.setattr(explainer, "MAX_NODES", 2)
-    e = explainer_of({"score_hops": 3}).explain(0)
+    e = found.explain(0)
     assert (len(e.neighbours), e.neighbours_left_out) == (2, len(whole.neighbours) - 2)
     kept = sorted(whole.neighbours, key=lambda n: -abs(n.weight))[:2]
     assert {n.id for n in e.neighbours} == {n.id for n in kept}
