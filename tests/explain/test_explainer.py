@@ -21,7 +21,7 @@ from tokenphormer.evaluation.explanations.summary import summarise_attention
 from tokenphormer.explain import METHODS, Explainer, Explanation, explainer
 from tokenphormer.explain.attention import attention_rollout, readout_attention
 from tokenphormer.explain.explanation import Edge, Node, Part, Token
-from tokenphormer.explain.neighbours import Ints, hop_rows
+from tokenphormer.explain.neighbours import Ints, distances, hop_rows
 from tokenphormer.explain.reading import Mixture, Reading
 from tokenphormer.graph import Graph
 from tokenphormer.hops import propagation_matrix
@@ -129,6 +129,24 @@ def test_everything_is_the_mean_over_the_draws(case: dict[str, Any], method: Any
     assert not by_name(whole).keys() <= parts[0].keys()  # the others have more
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_parts_have_the_attention_of_their_tokens(method: Any) -> None:
+    e = explainer_of({"num_layers": 2}).explain(0, method)
+    for part in e.parts:
+        tokens = [t for t in e.tokens if part.name in (t.kind, "all tokens", "all walks" if t.path else "all hops")]
+        assert part.attention == pytest.approx(sum(token.attention for token in tokens), abs=1e-6)
+        if method != "occlusion":
+            assert part.importance == pytest.approx(sum(token.importance for token in tokens), abs=1e-6)
+    (everything,) = [part for part in e.parts if part.name == "all tokens"]
+    assert (everything.importance < 0.9) == (method != "attention")  # the self token has some of what is rolled
+
+
+def test_no_part_is_told_twice() -> None:
+    changes = {"num_hops": 1, "walk_ratios": (1.0, 0.0, 0.0, 0.0)}
+    assert {part.name for part in explainer_of(changes).explain(0).parts} == {"hop 1", "uniform", "all tokens"}
+    assert [part.name for part in explainer_of(changes | {"num_walks": 0}).explain(0).parts] == ["hop 1"]
+
+
 def test_importance_by_occlusion_of_parts_is_exact() -> None:
     """Left without any token, the self token alone is read: the same model with no hops and no walks."""
     graph = awkward_graph()
@@ -189,8 +207,11 @@ def test_steps_are_edges_or_jumps() -> None:
         source, target = g.index_of(edge.source), g.index_of(edge.target)
         assert edge.jump == (target not in g.neighbours(source))
     taken = [set(map(frozenset, pairwise(t.path))) for t in e.tokens for _ in range(t.count) if t.path]
+    ways = [step for t in e.tokens for _ in range(t.count) for step in pairwise(t.path)]
     for edge in e.edges:
         assert edge.walks == sum(frozenset([edge.source, edge.target]) in steps for steps in taken)
+        assert ways.count((edge.source, edge.target)) >= ways.count((edge.target, edge.source))
+    assert any(g.index_of(edge.source) > g.index_of(edge.target) for edge in e.edges)
     assert {edge.jump for edge in e.edges} == {True, False}
     own = found.explain(3)
     assert any(edge.source == edge.target for edge in own.edges)  # it has an edge to itself
@@ -214,6 +235,9 @@ def test_visits_and_labels() -> None:
     labels = {n.id: n.label for n in e.nodes}
     assert labels[e.node] == "red"
     assert labels.get(found.graph.id_of(7), "") == ""
+    far = distances(found.graph, 0, np.arange(20))
+    assert {n.id: n.distance for n in e.nodes} == {id_: far[found.graph.index_of(id_)] for id_ in visits}
+    assert max(n.distance for n in e.nodes) > 1
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -299,6 +323,8 @@ def test_scores_of_each_neighbour(learned: bool, votes: int) -> None:
             assert (n.importance, n.runner_up) == pytest.approx(tuple(expected[n.id][[first, second]]), abs=1e-5)
             place = graph.index_of(n.id)
             assert n.weight == pytest.approx(passing[node, place], abs=1e-6)
+            assert n.distance == distances(graph, node, np.array([place]))[place]
+            assert n.label == explain.label_of(place)
             assert n.says == e.classes[np.mean([softmax(scores[place]) for scores in own], axis=0).argmax()]
         reached += len(e.neighbours)
         assert Explanation.from_json(json.loads(json.dumps(e.to_json()))) == e
