@@ -29,29 +29,31 @@ def positions(graph: Graph, kind: Kind, start: Law, steps: int) -> list[Law]:
     return list(laws.position_laws(graph, kind, start, steps))
 
 
+@pytest.mark.parametrize("radius", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("graph", SMALL, ids=ids)
-def test_positions_are_the_ends_of_all_walks(graph: Graph, kind: Kind) -> None:
+def test_positions_are_the_ends_of_all_walks(graph: Graph, kind: Kind, radius: int) -> None:
     for node in range(graph.num_nodes):
         start = np.eye(graph.num_nodes)[node]
-        for steps, law in enumerate(positions(graph, kind, start, 4)):
+        for steps, law in enumerate(laws.position_laws(graph, kind, start, 4, radius)):
             ends = np.zeros(graph.num_nodes)
-            for walk, mass in laws.walk_law(graph, kind, node, steps).items():
+            for walk, mass in laws.walk_law(graph, kind, node, steps, radius).items():
                 if len(walk) == steps + 1:  # the others ended before
                     ends[walk[-1]] += float(mass)
             np.testing.assert_allclose(law, ends, atol=1e-14)
 
 
+@pytest.mark.parametrize("radius", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("graph", SMALL, ids=ids)
-def test_next_steps_are_those_of_the_definitions(graph: Graph, kind: Kind) -> None:
+def test_next_steps_are_those_of_the_definitions(graph: Graph, kind: Kind, radius: int) -> None:
     """Against the law that the engine itself is tested with, written independently in floats."""
     for node in range(graph.num_nodes):
         for previous in [None, *graph.neighbours(node).tolist()]:
             law = np.zeros(graph.num_nodes)
-            for v, mass in laws.next_law(graph, kind, node, previous).items():
+            for v, mass in laws.next_law(graph, kind, node, previous, radius).items():
                 law[v] = float(mass)
-            np.testing.assert_allclose(law, slow_law(graph, kind, node, previous, 3), atol=1e-14)
+            np.testing.assert_allclose(law, slow_law(graph, kind, node, previous, radius), atol=1e-14)
 
 
 @pytest.mark.parametrize("graph", [*SMALL[:4], weighted()], ids=ids)
@@ -102,12 +104,13 @@ def test_the_degree_law_does_not_stay_under_jumps_nor_with_weights() -> None:
     assert laws.total_variation(positions(graph, "non_backtracking", degrees, 9)[-1], degrees) > 0.01
 
 
+@pytest.mark.parametrize("radius", [2, 3])
 @pytest.mark.parametrize("graph", [star(), leaf_chains(), barbell(), weighted()], ids=ids)
-def test_the_jump_limit_stays_and_is_reached(graph: Graph) -> None:
-    limit = laws.jump_limit(graph)
-    np.testing.assert_allclose(limit @ laws.step_law(graph, "jump").toarray(), limit, atol=1e-15)
+def test_the_jump_limit_stays_and_is_reached(graph: Graph, radius: int) -> None:
+    limit = laws.jump_limit(graph, radius)
+    np.testing.assert_allclose(limit @ laws.step_law(graph, "jump", radius).toarray(), limit, atol=1e-15)
     start = np.eye(graph.num_nodes)[0]
-    np.testing.assert_allclose(positions(graph, "jump", start, 400)[-1], limit, atol=1e-9)
+    np.testing.assert_allclose(list(laws.position_laws(graph, "jump", start, 400, radius))[-1], limit, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,3 +143,5 @@ def test_directed_graphs_are_refused() -> None:
 def test_total_variation() -> None:
     assert laws.total_variation(np.array([0.5, 0.5, 0]), np.array([0.25, 0.25, 0.5])) == 0.5
     assert laws.total_variation(np.array([0.3, 0.7]), np.array([0.3, 0.7])) == 0
+    assert laws.total_variation(np.array([0.5, 0.5]), np.array([0.5 + 1e-9, 0.5 - 1e-9])) == 1e-9
+    assert laws.total_variation(np.array([0.5, 0.5]), np.array([0.5 + 1e-15, 0.5 - 1e-15])) == 0
