@@ -95,6 +95,31 @@ def test_measured_deviations_are_those_of_the_binomial_law() -> None:
     assert result.findings["rows above the paper's bound, exact"] == len(result.deviations)
 
 
+def test_a_row_is_of_the_worst_type() -> None:
+    """Of 20 walks, a type of ½ deviates by more than 0.1 in 26 % of cases, one of 0.01 in 0.1 %."""
+    row = deviation._row("g", 0.1, 20, np.array([0.01, 0.5]), np.array([0.4, 0.3]))
+    worst, other = 2 * binom.cdf(7, 20, 0.5), binom.sf(2, 20, 0.01)
+    assert (row.types, row.measured, row.measured_mean) == (2, 0.3, pytest.approx(0.35))
+    assert (row.exact, row.exact_mean) == (pytest.approx(worst), pytest.approx((worst + other) / 2))
+    assert (row.paper, row.hoeffding) == (math.exp(-0.4) / 20, 1.0)  # 2·exp(−0.4) is above 1
+    assert row.above_paper == 0.5
+
+
+def test_findings_are_counted_over_the_rows() -> None:
+    def row(epsilon: float, exact: float, hoeffding: float, paper: float) -> deviation.DeviationRow:
+        return deviation.DeviationRow("g", epsilon, 10, 2, exact, 0, 0, 0, hoeffding, paper, 0)
+
+    rows = [row(0.1, 0.2, 0.4, 0.1), row(0.2, 0.3, 0.2, 0.06), row(0.3, 0.1, 0.2, 0.5)]
+    missed = [deviation.MissedRow("g", walks, 2, walks / 1000, 0.9) for walks in (10, 100, 1000)]
+    found = deviation.Deviation(rows, missed, seed=3, repeats=7).findings
+    assert (found["rows"], found["seed"], found["repeats"]) == (3, 3, 7)
+    assert found["rows above Hoeffding's bound, exact"] == 1
+    assert found["rows above the paper's bound, exact"] == 2
+    assert found["largest ratio of exact to the paper's bound"] == pytest.approx(5)
+    assert found["where"] == "g, ε = 0.2, n = 10"
+    assert found["g: share of types that 100 walks miss"] == 0.1
+
+
 def test_weights_count_in_the_law_as_they_do_in_walks() -> None:
     edges = [[0, 0, 1, 2, 3], [1, 2, 2, 3, 0]]
     graph = Graph.from_edges(edges, edge_weight=[10.0, 1.0, 1.0, 1.0, 2.0], y=[0, 1, 0, 1])
@@ -112,6 +137,7 @@ def test_the_study_writes_what_it_says(tmp_path: Path) -> None:
     result = deviation.study([tiny_graph()], **options)
     assert result == deviation.study([tiny_graph()], **options)
     assert result.findings["repeats"] == 20
-    assert result != deviation.study([tiny_graph()], seed=1, **options)
+    other = deviation.study([tiny_graph()], seed=1, **options)
+    assert [row.exact_mean for row in result.deviations] != [row.exact_mean for row in other.deviations]  # other starts
     names = {path.name for path in deviation.write(result, tmp_path)}
     assert {"deviation.csv", "missed.csv", "deviation.png", "findings.json"} <= names
