@@ -132,6 +132,20 @@ def test_a_copy_with_other_arrays_has_hops_of_its_own(tmp_path: Path) -> None:
     assert len(list((tmp_path / "g" / "cache").glob("*.npy"))) == 2, "labels are no part of them"
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_other_settings_have_hops_of_their_own(tmp_path: Path, sparse: bool) -> None:
+    graph, stored = graph_on_disk(tmp_path, sparse=sparse)
+    assert graph.x is not None
+    for normalisation in NORMALISATIONS:
+        for normalise in (False, True):
+            assert hop_bytes(stored, normalisation, 2, normalise=normalise) > 0
+            x = row_normalised(graph.x) if normalise else graph.x
+            expected = propagate(propagation_matrix(graph, normalisation), x, 2)
+            found = stored_hops(stored, normalisation, 2, normalise=normalise)
+            assert all(np.array_equal(dense(a), dense(b)) for a, b in zip(expected, found, strict=True))
+            assert hop_bytes(stored, normalisation, 2, normalise=normalise) == 0
+
+
 def test_half_precision_rounds_only_what_is_kept(tmp_path: Path) -> None:
     graph, stored = graph_on_disk(tmp_path, half=True)
     assert isinstance(stored.x, np.ndarray)
@@ -195,6 +209,16 @@ def test_too_little_room_is_said_beforehand(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 100}))
     with pytest.raises(ResourceError, match=r"hop features need 0.0 GB, and 0.0 GB are free; set num_hops lower"):
         stored_hops(graph, "row", 2)
+
+
+def test_room_is_asked_for_what_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, graph = graph_on_disk(tmp_path)
+    stored_hops(graph, "row", 1)
+    free = [2 * N * WIDTH * 4 - 1, 2 * N * WIDTH * 4]
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free.pop(0)}))
+    with pytest.raises(ResourceError, match="hop features need"):
+        stored_hops(graph, "row", 3)
+    assert len(stored_hops(graph, "row", 3)) == 3
 
 
 def _make(folder: Path, sums: Any) -> None:
