@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.tiny import CPU
 from tests.walks.graphs import barbell, bipartite, leaf_chains, random_graph
 from tokenphormer.graph import Graph
+from tokenphormer.sgpm import GraphDocument
+from tokenphormer.sgpm.settings import SGPMSettings
 from tokenphormer.studies import convergence
-from tokenphormer.studies.laws import degree_law, position_laws, total_variation
+from tokenphormer.studies.laws import degree_law, jump_limit, position_laws, total_variation
 from tokenphormer.studies.small_graphs import cycle
-from tokenphormer.walks import Kind
+from tokenphormer.walks import KINDS, Kind
 
 
 def parts() -> Graph:
@@ -87,6 +90,29 @@ def test_the_largest_component_is_a_graph_of_its_own() -> None:
     assert part.degree.tolist() == [2, 2, 2, 2]
 
 
+def test_one_node_is_that_of_the_most_edges() -> None:
+    graph = Graph.from_edges([[0, 1, 2, 2, 2], [1, 2, 3, 4, 5]])
+    assert convergence.start_law(graph, "one node").tolist() == [0, 0, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_floors_are_those_of_whole_sentences(kind: Kind) -> None:
+    graph = barbell()
+    rows = convergence.floor_rows(graph, "name", "part", kind, lengths=(1, 4, 9))
+    starts = convergence.START_NAMES if kind in ("uniform", "non_backtracking") else ("every node", "by degree")
+    expected = [convergence.Floor("name", "part", kind, s, n, tv(graph, kind, s, n)) for s in starts for n in (1, 4, 9)]
+    assert rows == expected
+
+
+def test_the_jump_leaves_its_own_limit_unchanged() -> None:
+    graph = barbell()
+    row = convergence.stationary_row(graph, "jump")
+    assert row.tv_moved_from_jump_limit == 0
+    assert row.tv_of_limits == total_variation(degree_law(graph), jump_limit(graph)) > 0.01
+    other = convergence.stationary_row(graph, "non_backtracking_jump")
+    assert other.tv_moved_from_jump_limit is other.tv_of_limits is None
+
+
 def test_drawn_documents_come_to_their_own_law() -> None:
     graph = convergence.largest_component(random_graph(5))
     for start in ("every node", "by degree"):
@@ -100,6 +126,7 @@ def test_drawn_documents_come_to_their_own_law() -> None:
         floor = tv(graph, "non_backtracking", start, 4)
         assert many.tv == pytest.approx(floor, abs=0.01)
         assert (floor > 0.05) == (start == "every node")
+        assert rows != convergence.fixed_length_rows(graph, start, 4, seed=2, sentences=(10, 1000))
 
 
 def test_documents_of_the_language_model_are_counted_whole() -> None:
@@ -109,6 +136,31 @@ def test_documents_of_the_language_model_are_counted_whole() -> None:
     assert rows[0].words > 2 * rows[0].sentences
     assert rows == convergence.document_rows(graph, 0, sentences=(1, 3))
     assert rows != convergence.document_rows(graph, 1, sentences=(1, 3))
+    drawn = GraphDocument(graph, SGPMSettings(seed=0)).sentences(0, CPU)
+    words = np.concatenate([walk[:count] for walk, count in zip(drawn.walks, drawn.counts, strict=True)])
+    counts = np.bincount(words, minlength=graph.num_nodes)
+    assert (rows[0].words, rows[0].tv) == (len(words), total_variation(counts / len(words), degree_law(graph)))
+
+
+def test_the_study_asks_of_the_whole_graph_and_of_its_largest_component() -> None:
+    graph = random_graph(5, n=20, edges=15)
+    found, piece = convergence.study([graph], seed=4), convergence.largest_component(graph)
+    asked = [("whole graph", graph, kind) for kind in KINDS[:2]] + [
+        ("largest component", piece, kind) for kind in KINDS
+    ]
+    floors = [convergence.floor_rows(each, graph.name, part, kind) for part, each, kind in asked]
+    assert found.floors == [row for rows in floors for row in rows]
+    drawn = [convergence.document_rows(graph, 4)]
+    drawn += [convergence.fixed_length_rows(graph, start, 10, 4) for start in ("every node", "by degree")]
+    assert found.drawn == [row for rows in drawn for row in rows]
+    for first, *_, last in drawn:
+        told = found.findings[f"{graph.name}, {last.start}, length {last.length}: tv of the largest document"]
+        assert told == last.tv != first.tv
+    told = found.findings[f"{graph.name}, whole graph: tv at length 256, infinitely many sentences"]
+    assert told == tv(graph, "non_backtracking", "every node", 256) > 0
+    assert found.findings[f"{graph.name}, every node: tv that no length takes away"] == convergence.between_components(
+        graph
+    )
 
 
 def test_the_study_is_the_same_every_time_and_writes_what_it_says(tmp_path: Path) -> None:
