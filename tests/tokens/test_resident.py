@@ -17,7 +17,7 @@ from tokenphormer.graph import Graph, to_device
 from tokenphormer.graph.disk import open_graph
 from tokenphormer.graph.disk_writer import write_graph
 from tokenphormer.graph.to_device import read_tensor, stored_tensor
-from tokenphormer.hops import NORMALISATIONS, Normalisation
+from tokenphormer.hops import NORMALISATIONS, Normalisation, propagate, propagation_matrix
 from tokenphormer.tokens import TokenSettings, TokenSource
 from tokenphormer.tokens import resident as module
 from tokenphormer.tokens.resident import VARIABLE, is_resident, propagate_on_device, resident, resident_bytes
@@ -166,6 +166,18 @@ def test_it_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(sampling._tensors[graph]) == 1, "walks share the edges"
 
 
+def test_other_settings_have_hops_of_their_own(tmp_path: Path) -> None:
+    """In an order where each of the two settings changes alone, since the last one is kept."""
+    _, graph = graph_on_disk(tmp_path)
+    pairs = [(normalisation, normalise) for normalisation in NORMALISATIONS for normalise in (False, True)]
+    for normalisation, normalise in [*pairs, *sorted(pairs, key=lambda pair: pair[1])]:
+        found = resident(graph, normalisation, 2, DEVICE, normalise=normalise)
+        assert found is not None
+        x = row_normalised(np.asarray(graph.x)) if normalise else np.asarray(graph.x)
+        near(found.hops[1], propagate(propagation_matrix(graph, normalisation), x, 2)[1], 1e-6)
+        assert (found.scale is None) == (not normalise)
+
+
 def test_what_keeps_the_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, changes in (("weights", {"edge_weight": np.ones(900)}), ("sparse", {"sparse": True}), ("none", {})):
         (tmp_path / name).mkdir()
@@ -184,12 +196,19 @@ def test_what_keeps_the_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_whether_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, graph = graph_on_disk(tmp_path, half=True)
     needed = resident_bytes(graph, 3)
-    assert needed == 8 * (N + 1) + 4 * graph.num_directed_edges + 2 * N * WIDTH * 4 + 4 * N
+    edges = 8 * (N + 1) + 4 * graph.num_directed_edges
+    assert needed == edges + 2 * N * WIDTH * 4 + 4 * N
+    assert resident_bytes(graph, 3, normalise=True) == needed + 4 * N
     monkeypatch.setenv(VARIABLE, "auto")
     gpu, free = torch.device("cuda:0"), needed + module.reserve_bytes(graph)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 100)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 60)
     for there, fits in ((free - 40, True), (free - 41, False)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, there=there: (there, 0))
+        assert is_resident(graph, 3, gpu) == fits
+        assert not is_resident(graph, 3, gpu, normalise=True)
+    monkeypatch.setattr(module, "has_tensors", lambda *_: True)  # walks were drawn before, from the same edges
+    for there, fits in ((free - 40 - edges, True), (free - 41 - edges, False)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, there=there: (there, 0))
         assert is_resident(graph, 3, gpu) == fits
     monkeypatch.setenv("TOKENPHORMER_SHARE_GPU", "1")
