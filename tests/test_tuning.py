@@ -102,13 +102,15 @@ def test_a_real_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_trial_is_judged_by_the_validation_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what the weights that are kept say of them, in as many votes as the settings have."""
     only(monkeypatch, dropout=(0.1, 0.3))
-    base = BASE.replace({"votes": 3})
+    base = BASE.replace({"votes": 3, "max_epochs": 12, "learning_rate": 0.1})
     for row in call(tmp_path, 2, base=base).rows:
         config = Config().replace(row["config"] | {"compile": "no"})
         fitted = tuning.fit_tokenphormer(GRAPH, SPLIT, config, CPU)
         wanted = evaluate(predict(fitted.method, SPLIT.val, config, CPU), GRAPH.y[SPLIT.val])
         assert (row["val_accuracy"], row["val_loss"]) == (wanted.accuracy, pytest.approx(wanted.log_loss))
-        assert row["best_epoch"] == fitted.progress.best_epoch
+        assert (row["epochs"], row["best_epoch"]) == (fitted.progress.epoch, fitted.progress.best_epoch)
+        assert row["epochs"] > row["best_epoch"]
+        assert row["parameters"] == sum(parameter.numel() for parameter in fitted.method.module.parameters())
 
 
 def test_test_labels_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +286,38 @@ def test_the_best_goes_by_accuracy_then_loss_then_order() -> None:
     assert best["trial"] == 3
     assert Tuned(Path(), rows[4:]).best is None
     assert Tuned(Path(), []).defaults is None
+
+
+def test_each_trial_says_how_it_went_and_which_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accuracies = iter([0.5, 0.75, None, 0.625])
+
+    def given(*_: Any, **__: Any) -> Row:
+        accuracy = next(accuracies)
+        if accuracy is None:
+            return {"status": "did not run", "reason": "no memory"}
+        return {"status": "done", "val_accuracy": accuracy, "val_loss": 1.0, "seconds": 0.25}
+
+    monkeypatch.setattr(tuning, "_try", given)
+    said: list[str] = []
+    call(tmp_path, 4, say=said.append)
+    assert said == [
+        "trial 1 of 4: 0.5000 validation, 0.2 s; the best so far",
+        "trial 2 of 4: 0.7500 validation, 0.2 s; the best so far",
+        "trial 3 of 4: did not run: no memory",
+        "trial 4 of 4: 0.6250 validation, 0.2 s; best so far 0.7500",
+    ]
+    head, _, _ = (tmp_path / "best.yaml").read_text(encoding="utf-8").partition("\n")
+    assert head == f"# Trial 2 of 4 on {GRAPH.name}, split {SPLIT.name}: 0.7500 validation accuracy"
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_drawn_depends_on_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, dropout=tuple(place / 100 for place in range(50)))
+    drawn = []
+    for seed in (0, 10):
+        rows = call(tmp_path / str(seed), 4, BASE.replace({"seed": seed})).rows
+        drawn.append([row["config"]["dropout"] for row in rows[1:]])
+    assert drawn[0] != drawn[1]
 
 
 def test_sgpm_tokens_of_both_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
