@@ -41,11 +41,18 @@ def token(x: np.ndarray, tau: np.ndarray) -> Tensor:
 
 
 def tokens_of(
-    node: int, X: np.ndarray, hops: list[np.ndarray], walks: np.ndarray, pooling: str, include_start: bool
+    node: int,
+    X: np.ndarray,
+    hops: list[np.ndarray],
+    walks: np.ndarray,
+    pooling: str,
+    include_start: bool,
+    include_own: bool = True,
 ) -> Tensor:
-    """(T, 2F): [x_v ; τ] for self, hops and walks."""
-    x = X[node]
-    sequence = [token(x, x)] + [token(x, hop[node]) for hop in hops]
+    """(T, 2F): [x_v ; τ] for self, hops and walks; without x_v in all but self, and [x_v ; 0] for that, if so asked."""
+    own = X[node]
+    x = own if include_own else np.zeros_like(own)
+    sequence = [token(own, x)] + [token(x, hop[node]) for hop in hops]
     for walk in walks:
         visited = [u for u in (walk if include_start else walk[1:]) if u >= 0]
         total = np.zeros(X.shape[1])
@@ -57,14 +64,27 @@ def tokens_of(
     return torch.stack(sequence)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return (x - x.mean()) / torch.sqrt(((x - x.mean()) ** 2).mean() + 1e-5) * weight + bias
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    return (x - x.mean()) / torch.sqrt(((x - x.mean()) ** 2).mean() + eps) * weight + bias
 
 
-def forward(tokens: Tensor, w: Weights, num_layers: int, num_heads: int, final_norm: bool) -> Tensor:
+def gelu(x: Tensor) -> Tensor:
+    return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def forward(
+    tokens: Tensor,
+    w: Weights,
+    num_layers: int,
+    num_heads: int,
+    final_norm: bool,
+    include_own: bool = True,
+) -> Tensor:
     """(C) class scores of one node."""
     W = torch.cat([w["self_part.weight"], w["token_part.weight"]], dim=1)  # (h, 2F), W·[x ; τ] + b
-    H = [W @ t + w["self_part.bias"] for t in tokens]
+    H = [W @ t + (w["self_part.bias"] if include_own or not i else 0) for i, t in enumerate(tokens)]
+    if "token_norm.weight" in w:
+        H = [gelu(layer_norm(t, w["token_norm.weight"], w["token_norm.bias"], 1e-10)) for t in H]
     for layer in range(num_layers):
         p = {k.removeprefix(f"layers.{layer}."): v for k, v in w.items() if k.startswith(f"layers.{layer}.")}
         normed = [layer_norm(t, p["attention_norm.weight"], p["attention_norm.bias"]) for t in H]
@@ -84,8 +104,7 @@ def forward(tokens: Tensor, w: Weights, num_layers: int, num_heads: int, final_n
         H = [t + a for t, a in zip(H, attended, strict=True)]
         for i, t in enumerate(H):
             z = p["widen.weight"] @ layer_norm(t, p["ffn_norm.weight"], p["ffn_norm.bias"]) + p["widen.bias"]
-            z = z * 0.5 * (1 + torch.erf(z / math.sqrt(2)))
-            H[i] = t + p["narrow.weight"] @ z + p["narrow.bias"]
+            H[i] = t + p["narrow.weight"] @ gelu(z) + p["narrow.bias"]
     if final_norm:
         H = [layer_norm(t, w["final_norm.weight"], w["final_norm.bias"]) for t in H]
     out = H[0]

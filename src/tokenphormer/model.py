@@ -57,6 +57,8 @@ class ModelSettings:
     """Whether the weights of the steps are learned, beginning with APPNP's, as in GPR-GNN; they may become negative."""
     row_activation: bool = False
     """LayerNorm, GELU and dropout on what hops and walks pool; the paper pools plain projections. For whole graphs."""
+    token_activation: bool = False
+    """LayerNorm, GELU and dropout on the input of every token, after its pooling. The paper has plain inputs."""
     consistency: float = 0.0
     """Weight of a second loss: nodes, labelled or not, scored twice, are to agree, as in GRAND. Not in the paper."""
 
@@ -87,6 +89,9 @@ def score_weights(settings: ModelSettings) -> list[float]:
     return [own * (1 - own) ** k for k in range(K)] + [(1 - own) ** K]
 
 
+TOKEN_EPS = 1e-10
+"""Added to the variance of a token's input before it is divided by its root. What a hop has pooled of many neighbours'
+rare words is small, and is to be told all the same: with torch's 1e-5 it would stay small."""
 MAX_FUSED = 2048
 """Channels that a row of the fused kernels can hold."""
 
@@ -275,6 +280,7 @@ class Tokenphormer(nn.Module):
         self.token_part = nn.Linear(in_channels, h, bias=False)  # W₂
         self.row_norm = nn.LayerNorm(h) if settings.row_activation else None
         self.sgpm_part = nn.Linear(sgpm_channels, h, bias=False) if sgpm_channels else None
+        self.token_norm = nn.LayerNorm(h, eps=TOKEN_EPS) if settings.token_activation else None
         self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.num_layers))
         self.final_norm = nn.LayerNorm(h) if settings.final_norm else None
         step_weights = torch.tensor(score_weights(settings))
@@ -309,15 +315,21 @@ class Tokenphormer(nn.Module):
 
     def activate(self, Z: Tensor) -> Tensor:
         """(R, h) W₂x of rows as hops and walks pool them: as they are (the paper), or after a norm and GELU."""
-        if self.row_norm is None:
-            return Z
-        return dropout(F.gelu(_norm(self.row_norm, Z)), self.row_dropout if self.training else 0.0)
+        return Z if self.row_norm is None else self._activated(self.row_norm, Z)
+
+    def _activated(self, norm: nn.LayerNorm, Z: Tensor) -> Tensor:
+        return dropout(F.gelu(_norm(norm, Z)), self.row_dropout if self.training else 0.0)
+
+    def enter(self, H: Tensor) -> Tensor:
+        """(B, T, h) what the first layer gets: the inputs as they are (the paper), or after a norm and GELU."""
+        return H if self.token_norm is None else self._activated(self.token_norm, H)
 
     def _drop(self, rows: FeatureRows) -> FeatureRows:
         return rows.dropout(self.feature_dropout) if self.training and self.feature_dropout else rows
 
     def encode(self, H: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, h) → (B, classes) scores and (B, T − 1) readout weights of all tokens but the self token."""
+        H = self.enter(H)
         for layer in self.layers:
             H = layer(H)
         if self.final_norm is not None:

@@ -30,6 +30,8 @@ CASES: list[dict[str, Any]] = [
     {"graph": {"weighted": True}, "normalise_features": True},
     {"score_hops": 3},
     {"score_hops": 2, "score_learned": True, "row_activation": True},
+    {"include_own": False, "token_activation": True, "num_layers": 2, "ffn_channels": 12},
+    {"include_own": False, "sgpm": True, "row_activation": True},
 ]
 
 
@@ -77,6 +79,13 @@ def method_of(
                 size = scale.get(name.removesuffix(".weight").removesuffix(".bias"), 0.6)
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * size)
     return method
+
+
+def added_to(method: TokenphormerMethod, own: torch.Tensor) -> torch.Tensor:
+    """(T, h) what the inputs of a node's tokens have beside what is pooled, `own` is W₁x_v."""
+    held = own + method.module.self_part.bias
+    everywhere = method.source.settings.include_own
+    return torch.stack([held if everywhere or kind == "self" else 0 * own for kind in method.source.token_kinds])
 
 
 def case_of(case: dict[str, Any]) -> tuple[Graph, TokenphormerMethod]:

@@ -42,7 +42,7 @@ def slow_layer_attention(method: TokenphormerMethod, layer: int, H: torch.Tensor
 
 def slow_rollout(method: TokenphormerMethod, reading: Reading, b: int) -> list[float]:
     """How much of each input reaches the state, followed backwards from the readout."""
-    states = [reading.inputs[b]]
+    states = [method.module.enter(reading.inputs[b])]
     for layer in method.module.layers:
         states.append(layer(states[-1][None])[0])
     H = states[-1]

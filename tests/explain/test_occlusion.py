@@ -16,6 +16,7 @@ from tests.explain.models import (
     CPU,
     ISOLATED,
     LEAF,
+    added_to,
     awkward_graph,
     case_of,
     config_of,
@@ -167,7 +168,7 @@ def test_a_removed_step_ends_walks(case: dict[str, Any]) -> None:
                 tau = sum((other[u] for u in pooled), start=torch.zeros(other.shape[1]))
                 if settings.walk_pooling == "mean":
                     tau = tau / max(1, len(pooled))
-                inputs[t] = own[node] + method.module.self_part.bias + tau
+                inputs[t] = tau + added_to(method, own[node])[t]
             expected = reading.probabilities[0] - probabilities(method, inputs)
             np.testing.assert_allclose(drop, expected, rtol=0, atol=2e-5)
             largest = max(largest, float(np.abs(drop).max()))

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.explain.models import CASES, CPU, ISOLATED, awkward_graph, case_of, config_of, method_of
+from tests.explain.models import CASES, CPU, ISOLATED, added_to, awkward_graph, case_of, config_of, method_of
 from tokenphormer.explain import Explainer, reading
 from tokenphormer.explain.neighbours import distances, hop_rows, score_share
 from tokenphormer.explain.reading import Mixture, project_rows, read
@@ -73,7 +73,7 @@ def test_the_mixture_makes_the_inputs(case: dict[str, Any], whole: bool, monkeyp
         one = read(method, np.array([node]))
         hops = hop_rows(graph, settings.hop_normalisation, int(node), settings.num_hops)
         mixture = Mixture.of(one, hops, everyone)
-        made = own[node] + method.module.self_part.bias + torch.tensor(mixture.matrix) @ other
+        made = added_to(method, own[node]) + torch.tensor(mixture.pooled) @ other
         counts = np.array([kind != "sgpm" for kind in one.kinds])  # no features are mixed into that token
         torch.testing.assert_close(made[counts], one.inputs[0][counts], rtol=0, atol=1e-4)
         assert not mixture.matrix[~counts].any()

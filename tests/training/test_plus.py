@@ -49,6 +49,21 @@ def test_activated_rows_are_dropped_out_in_training_only() -> None:
     assert (module.train().activate(Z) == 0).float().mean() > 0.3
 
 
+def test_activated_tokens_are_dropped_out_in_training_only() -> None:
+    module = method_of(token_activation=True, dropout=0.5).module
+    H = torch.randn(10, 4, 8)
+    assert torch.equal(module.eval().enter(H), module.enter(H))
+    assert (module.train().enter(H) == 0).float().mean() > 0.3
+
+
+def test_activated_tokens_tell_what_is_small() -> None:
+    """What hops pool of many neighbours' rare words has a variance far below torch's 1e-5, and is no less clear."""
+    module = method_of(token_activation=True).module.eval()
+    H = torch.randn(10, 4, 8)
+    torch.testing.assert_close(module.enter(1e-3 * H), module.enter(H), rtol=0, atol=1e-3)
+    assert not module.enter(torch.zeros(1, 1, 8)).any()  # a token that has pooled nothing
+
+
 def test_rows_cannot_be_activated_where_only_visited_ones_are_projected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "WHOLE_GRAPH_BYTES", 0)
     with pytest.raises(InputError, match="row_activation"):

@@ -46,6 +46,7 @@ def _readout(module: Tokenphormer, H: Tensor) -> Tensor:
 def _rollout(module: Tokenphormer, H: Tensor) -> Tensor:
     readout = _readout(module, H)  # (B, T)
     rolled = torch.eye(H.shape[1], device=H.device).expand(len(H), -1, -1)  # (B, T, T): states from inputs
+    H = module.enter(H)
     for layer in module.layers:
         assert isinstance(layer, EncoderLayer)
         rolled = (layer_attention(layer, H) @ rolled + rolled) / 2

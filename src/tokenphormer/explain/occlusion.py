@@ -23,6 +23,8 @@ from tokenphormer.explain.neighbours import Ints
 from tokenphormer.explain.reading import Mixture, Reading
 
 Drops = NDArray[np.float64]
+ROUNDING = 1e-6
+"""What is left of a token's input when all of it was taken away, beside what it was, at most."""
 
 
 def equal_tokens(reading: Reading) -> Ints:
@@ -68,16 +70,24 @@ def node_drops(reading: Reading, mixture: Mixture, rows: tuple[Tensor, Tensor], 
     own, other = rows
     with torch.no_grad():
         other = other - reading.module.activate(torch.zeros_like(other[:1]))
-    share = torch.tensor(mixture.matrix, device=other.device).t()  # (U, T)
+    share = torch.tensor(mixture.pooled, device=other.device).t()  # (U, T)
     place = torch.tensor(chosen, device=other.device)
     explained = torch.tensor(mixture.nodes[chosen] == reading.nodes[0], device=other.device)
+    holds_own = torch.tensor(mixture.holds_own, device=other.device)
 
     def build(numbers: Tensor) -> Tensor:
         u = place[numbers]
         lost = share[u][:, :, None] * other[u][:, None, :]  # (V, T, h)
-        return reading.inputs[0] - lost - (explained[numbers, None] * own[u])[:, None, :]
+        lost += holds_own[:, None] * (explained[numbers, None] * own[u])[:, None, :]
+        return _left(reading, reading.inputs[0] - lost)
 
     return reading.probabilities - reading.of_variants(np.zeros(len(chosen), np.int64), build)
+
+
+def _left(reading: Reading, inputs: Tensor) -> Tensor:
+    """(V, T, h) the same inputs, but 0 where rounding alone has left something: a norm of tokens would enlarge it."""
+    left = inputs.abs().amax(dim=2, keepdim=True) > ROUNDING * reading.inputs[0].abs().amax(dim=1, keepdim=True)
+    return inputs * left
 
 
 def score_drops(reading: Reading, added: Tensor) -> Drops:
@@ -100,7 +110,7 @@ def step_drops(reading: Reading, mixture: Mixture, other: Tensor, steps: Ints, d
         change = torch.tensor(mixture.of_walks(ended) - whole, device=other.device)  # (V, m, U)
         inputs = reading.inputs[0].repeat(len(numbers), 1, 1)
         inputs[:, first:] += change @ other
-        return inputs
+        return _left(reading, inputs)
 
     return reading.probabilities - reading.of_variants(np.zeros(len(steps), np.int64), build)
 

@@ -2,7 +2,8 @@
 
 The input of token t is W₁x_v + b + W₂τ_t, and every τ_t is a sum of feature rows, τ_t = Σ_u M_tu x_u: for the self
 token the node itself, for hop k a row of Âᵏ, for a walk the shares of the nodes it visits. So whatever is taken out
-of a token is a change of the mixture M, and no features have to be read again.
+of a token is a change of the mixture M, and no features have to be read again. Without `include_own` the self token is
+W₁x_v + b, with nothing mixed in, and all others W₂τ_t.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def project_rows(method: TokenphormerMethod, nodes: Ints) -> tuple[Tensor, Tenso
     """(U, h) W₁x_u and W₂x_u, as it is pooled, of some nodes, in float32."""
     module = method.module.eval()
     batch = method.source.batch(torch.tensor(nodes, device=method.source.device))
-    place = batch.tokens.column.view(*batch.shape, -1)[:, 0, 0]  # every token begins with its node's row
+    place = batch.tokens.column.view(*batch.shape, -1)[:, 0, 0]  # the self token begins with its node's row
     both = torch.cat([module.self_part.weight, module.token_part.weight]).t()
     with torch.no_grad():
         own, other = batch.rows.project(both)[place].chunk(2, dim=1)
@@ -201,6 +202,22 @@ class Mixture:
     matrix: Floats
     """(T, U) of the tokens as they are; the SGPM-token's row is empty, since no features are mixed into it."""
     settings: TokenSettings
+
+    @property
+    def holds_own(self) -> Floats:
+        """(T) 1 for the tokens whose input has W₁x_v of the node itself."""
+        held = np.full(len(self.matrix), self.settings.include_own, np.float32)
+        held[0] = 1
+        return held
+
+    @property
+    def pooled(self) -> Floats:
+        """(T, U) the share of each W₂x_u in the input of each token; M itself, but for a self token without W₂x_v."""
+        if self.settings.include_own:
+            return self.matrix
+        without = self.matrix.copy()
+        without[0] = 0
+        return without
 
     @classmethod
     def of(cls, reading: Reading, hops: Sequence[SparseRow], nodes: Ints) -> Mixture:

@@ -58,6 +58,9 @@ class TokenSettings:
     """How a walk's nodes become one token; the authors' code sums."""
     include_start: bool = False
     """Whether the start node is pooled too."""
+    include_own: bool = True
+    """Whether every token holds the node's own features beside what it pools, [x_v ; τ], as in the paper; else x_v
+    stands in the self token alone."""
     fresh_walks: bool = False
     """Draw walks anew each epoch, rather than once (the paper)."""
     num_hops: int = 3
@@ -117,7 +120,8 @@ class TokenBatch:
     rows: FeatureRows
     """(R, F) the rows that are projected: all nodes of the graph, or those that the batch visits."""
     tokens: SparseOperator
-    """(B·T, stack) W₁x_v + b + W₂τ_t for every token t of every node v."""
+    """(B·T, stack) W₁x_v + b + W₂τ_t for every token t of every node v; the first part in the self token alone where
+    tokens do not hold the node's own features."""
     shape: tuple[int, int]
     """B and T."""
     num_hops: int
@@ -306,7 +310,7 @@ class TokenSource:
         s, size = self.settings, len(nodes)
         one = torch.arange(size, device=self.device)
         hop_place, hop_count = (one, size) if hop is None else (place, count)
-        blocks = [count + place]  # W₂x_v: the self token
+        blocks = [count + place if s.include_own else place]  # W₂x_v or, alone, W₁x_v + b: the self token
         after_hops = 2 * count + s.num_hops * hop_count
         blocks += [after_hops + one] if self._sgpm is not None else []
         blocks += [2 * count + k * hop_count + hop_place for k in range(s.num_hops)]
@@ -321,8 +325,9 @@ class TokenSource:
             extra = visited.shape[2] - 1
             columns = torch.cat([F.pad(single, (0, extra)), count + visited.clamp(min=0)], dim=1)
             values = torch.cat([F.pad(values, (0, extra)), share], dim=1)
-        own = place[:, None, None].expand(size, columns.shape[1], 1)
-        columns, values = torch.cat([own, columns], dim=2), F.pad(values, (1, 0), value=1.0)
+        if s.include_own:
+            own = place[:, None, None].expand(size, columns.shape[1], 1)
+            columns, values = torch.cat([own, columns], dim=2), F.pad(values, (1, 0), value=1.0)
         sgpm = None if self._sgpm is None else self._sgpm[nodes]
         width = after_hops + (0 if sgpm is None else size)
         operator = token_operator(columns, values, width)
