@@ -5,8 +5,8 @@
 Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset (or
 another share, `--keep`) on `--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them
 sees a test label. It can be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the
-rows tell. `--search plus-averaged`, `plus-wide` and those that begin with `plus-agreement` or `plus-cpu` draw nothing:
-they are all combinations.
+rows tell. `--search plus-averaged`, `plus-wide` and those that begin with `plus-agreement`, `plus-cpu` or `plus-tokens`
+draw nothing: they are all combinations.
 """
 
 from __future__ import annotations
@@ -299,7 +299,38 @@ AGREEMENT_HOPS: dict[str, tuple[object, ...]] = {
     "feature_dropout": (0.3, 0.5),
 }
 """*Many hops* with more agreement, for Photo."""
+TOKENS: dict[str, tuple[object, ...]] = {
+    RECIPE: ("alike",),
+    "hop_normalisation": ("row",),
+    "score_hops": (2,),
+    "score_teleport": (0.4,),
+    "row_activation": (False, True),
+    "token_activation": (True, False),
+    "include_own": (False, True),
+    "num_hops": (3, 5),
+    "num_walks": (0, 8),
+}
+"""*Alike* with means of three hops or more in place of two symmetric ones, each token with a norm of its own, and few
+steps of scores: on Flickr a narrow one on a CPU gained most of a point by it (experiments/LOG.md)."""
+TOKENS_SIZE: dict[str, tuple[object, ...]] = {
+    RECIPE: ("alike",),
+    "hop_normalisation": ("row",),
+    "score_hops": (2,),
+    "score_teleport": (0.4,),
+    "row_activation": (False,),
+    "token_activation": (True,),
+    "include_own": (False,),
+    "num_hops": (3,),
+    "num_walks": (0,),
+    "hidden_channels": (128, 64, 256),
+    "dropout": (0.5, 0.3),
+    "consistency": (1.0, 2.0),
+    "weight_average": (0.0, 0.9),
+}
+"""The same without walks, in other sizes."""
 SPACES = {
+    "plus-tokens": TOKENS,
+    "plus-tokens-size": TOKENS_SIZE,
     "plus-agreement": AGREEMENT,
     "plus-agreement-size": AGREEMENT_SIZE,
     "plus-agreement-hops": AGREEMENT_HOPS,
@@ -335,7 +366,8 @@ def values_of(study: str, number: int) -> dict[str, Any]:
 def changes_of(study: str, number: int) -> dict[str, Any]:
     """The same as changes of the method's defaults: a recipe's name stands for its settings."""
     values = values_of(study, number)
-    start = ({}, *entry("tokenphormer+").starts)[list(RECIPES).index(values.pop(RECIPE))] if RECIPE in values else {}
+    method = entry("tokenphormer+")
+    start = (method.first, *method.starts)[list(RECIPES).index(values.pop(RECIPE))] if RECIPE in values else {}
     return {**start, **values}
 
 

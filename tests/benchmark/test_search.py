@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from typing import Any
 
 import pytest
 
 from tests.benchmark.fakes import fake_run, make_row, trial
+from tokenphormer.benchmark import methods
+from tokenphormer.benchmark import search as search_module
 from tokenphormer.benchmark.methods import (
     COMPILE,
     FEATURELESS,
@@ -16,6 +19,7 @@ from tokenphormer.benchmark.methods import (
     METHODS,
     STOPPING,
     complete,
+    current_rows,
     entry,
     unnamed_values,
 )
@@ -57,7 +61,7 @@ def searched(model: str, budget: int = BUDGET) -> list[Row]:
 @pytest.mark.parametrize("model", METHODS)
 def test_the_first_trial_is_the_defaults_and_the_others_lie_in_the_space(model: str) -> None:
     search = Search(model, "cora", [])
-    assert search.ask(0) == {}
+    assert search.ask(0) == entry(model).first
     starts = len(entry(model).starts)
     for number in range(1, starts + 1):
         assert search.ask(number) == entry(model).starts[number - 1]
@@ -93,10 +97,32 @@ def test_a_search_knows_that_the_first_trials_had_no_l2() -> None:
 
 def test_the_starts_of_tokenphormer_plus_are_its_recipes() -> None:
     method = entry("tokenphormer+")
-    found = [complete(method, values) for values in ({}, *method.starts)]
+    found = [complete(method, values) for values in (method.first, *method.starts)]
     for values, recipe in zip(found, RECIPES.values(), strict=True):
         given = Config().replace({key: value for key, value in values.items() if key not in STOPPING | COMPILE})
         assert given == Config().replace({key: value for key, value in recipe.items() if key not in STOPPING | COMPILE})
+
+
+def test_a_recipe_may_change_without_its_rows_becoming_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever comes first: what all rows name stays, so those of before keep their settings and their hash."""
+    before = entry("tokenphormer+")
+    first, *others = RECIPES
+    changed = RECIPES[first] | {"num_hops": 5, "hop_normalisation": "row"}
+    monkeypatch.setattr(methods, "RECIPES", {first: changed} | {name: RECIPES[name] for name in others})
+    anew = cache(entry.__wrapped__)
+    monkeypatch.setattr(methods, "entry", anew)
+    monkeypatch.setattr(search_module, "entry", anew)
+    after = anew("tokenphormer+")
+    assert after.defaults == before.defaults
+    assert after.starts == before.starts
+    assert after.first == {"num_hops": 5, "hop_normalisation": "row"}
+    assert Search("tokenphormer+", "cora", []).ask(0) == after.first
+    assert not set(after.first) & set(after.fixed)
+    of_before = finished("tokenphormer+", 0, before.first)
+    of_now = finished("tokenphormer+", 0, after.first)
+    monkeypatch.setattr(methods, "_fixed_trials", methods._fixed_trials.__wrapped__)
+    assert current_rows([of_before, of_now]) == [of_now], "the number of one is that of another by now"
+    assert current_rows([of_before | {"kind": "final"}]) == [of_before | {"kind": "final"}]
 
 
 @pytest.mark.parametrize("model", ["tokenphormer", "mlp"])

@@ -71,6 +71,8 @@ PLUS_SPACE: dict[str, tuple[object, ...]] = {
     "learning_rate": (2e-3, 5e-3, 1e-2),
     "weight_decay": (1e-3, 1e-2, 1e-1),
     "row_activation": (False, True),
+    "token_activation": (False, True),
+    "include_own": (True, False),
     "consistency": (0.0, 0.5, 1.0),
     "score_hops": (0, 2, 10),
     "score_teleport": (0.1, 0.2, 0.5),
@@ -81,6 +83,14 @@ PLUS_SPACE: dict[str, tuple[object, ...]] = {
     "weight_average": (0.0, 0.9, 0.98),
 } | SHARED
 """What Tokenphormer+ adds to the paper's model is among these; docs/benchmark.md names each."""
+PLUS_BASE: dict[str, object] = {
+    "row_activation": True, "num_walks": 8, "label_smoothing": 0.1, "warmup_updates": 20, "decay_updates": 300,
+    "batch_size": 1_000_000, "hidden_channels": 128, "num_heads": 4, "num_hops": 2, "dropout": 0.5,
+    "feature_dropout": 0.7, "learning_rate": 1e-2, "weight_decay": 1e-2, "consistency": 1.0, "score_hops": 10,
+    "score_teleport": 0.2, "score_dropout": 0.5,
+}  # fmt: skip
+"""What a row of Tokenphormer+ names besides its differences: *alike* as it was when the first rows were written.
+Recipes may change, this may not: rows that are there would be taken for runs of other settings."""
 START: dict[str, object] = {"num_walks": 30, "hidden_channels": 128, "warmup_updates": 20, "decay_updates": 300}
 
 
@@ -92,15 +102,17 @@ class Entry:
     title: str
     paper: str
     defaults: Mapping[str, object]
-    """Values it starts from; the first trial of a search is these alone."""
+    """Values it starts from; the first trial of a search is these alone, unless it has others (`first`)."""
     space: Mapping[str, tuple[object, ...]]
     starts: tuple[Mapping[str, object], ...] = ()
     """What the next trials of a search change of the defaults, before any are drawn from the space."""
+    first: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    """What the first trial changes of the defaults."""
 
     @property
     def fixed(self) -> dict[str, object]:
         """The defaults that no search changes, such as the stopping rule."""
-        searched = self.space.keys() | {key for start in self.starts for key in start}
+        searched = self.space.keys() | {key for start in (self.first, *self.starts) for key in start}
         return {key: value for key, value in self.defaults.items() if key not in searched}
 
 
@@ -128,9 +140,9 @@ def entry(name: str) -> Entry:
     if name == "tokenphormer":
         found = Entry(name, "Tokenphormer", paper, START | STOPPING | COMPILE, PAPER_SPACE)
     elif name == "tokenphormer+":
-        first, *others = (recipe | STOPPING | COMPILE for recipe in RECIPES.values())
-        starts = tuple(_changes(first, recipe) for recipe in others)
-        found = Entry(name, "Tokenphormer+", paper, first, PLUS_SPACE, starts)
+        base = PLUS_BASE | STOPPING | COMPILE
+        first, *others = (_changes(base, recipe | STOPPING | COMPILE) for recipe in RECIPES.values())
+        found = Entry(name, "Tokenphormer+", paper, base, PLUS_SPACE, tuple(others), first)
     elif name in BASELINES:
         cls = load_baseline(name)
         shared = {} if name in FEATURELESS else SHARED
@@ -139,7 +151,7 @@ def entry(name: str) -> Entry:
     else:
         raise InputError(f"{name!r} is no method of the benchmark; {offer(name, METHODS)}")
     _check_keys(found, found.space, "its search space names")
-    for start in found.starts:
+    for start in (found.first, *found.starts):
         _check_keys(found, start, "a trial of its search names")
     return found
 
@@ -206,7 +218,7 @@ def current_rows(rows: Iterable[Row]) -> list[Row]:
 def _fixed_trials(name: str) -> dict[str, int]:
     """The number of each trial that a search begins with, by the hash of its settings; none without `starts`."""
     method = entry(name)
-    starts = ({}, *method.starts) if method.starts else ()
+    starts = (method.first, *method.starts) if method.starts else ()
     return {config_hash(complete(method, start)): number for number, start in enumerate(starts)}
 
 

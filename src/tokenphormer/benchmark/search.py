@@ -53,7 +53,7 @@ class Search:
     def ask(self, trial: int) -> dict[str, Any]:
         """The values of a trial, given those before it: defaults, starts, random points, `l2` on the best, then TPE."""
         if trial <= len(self.starts):
-            return dict(self.starts[trial - 1]) if trial else {}
+            return dict(self.starts[trial - 1] if trial else self._entry.first)
         if "l2" in self.space and FIRST_TRIALS <= trial < FIRST_TRIALS + len(L2_TRIALS):
             best = best_values(self._rows, FIRST_TRIALS, self._splits)
             if best is not None:

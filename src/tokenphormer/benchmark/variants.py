@@ -52,6 +52,8 @@ DIAMETER = {"cora": 19, "citeseer": 28, "flickr": 4, "photo": 11, "dblp": 34, "p
 """Where NAGphormer's steps of one hop end, as the paper prints it; then ten at a time, to 140."""
 ADDITIONS: dict[str, dict[str, object]] = {
     "without activated rows": {"row_activation": False},
+    "without activated tokens": {"token_activation": False},
+    "with own features in every token": {"include_own": True},
     "without scores passed on": {"score_hops": 0},
     "without learned weights of scores": {"score_learned": False},
     "without edges left out": {"score_dropout": 0.0},
