@@ -70,8 +70,8 @@ have fewer, or, on a GPU, ten neighbours or more, else *deep scores*. From 0.05 
 *alike*; below that *unlike*, or, with fewer than 1,000 training nodes, *own features*, which reads no neighbour at
 all. The others are tried by [`tokenphormer tune`](tune.md) and the [benchmark](benchmark.md), which says where they
 come from.
-On a CPU all of them are made smaller, *agreeing* and *near scores* do without `consistency`, which takes twice the
-time, and *alike* reads the means of three hops in place of walks.
+On a CPU all of them are made smaller, and *agreeing* and *near scores* do without `consistency`, which takes twice the
+time.
 Graphs of more than 200,000 nodes are read in batches instead: on a CPU with the last line, on a GPU with
 the defaults.
 Where a recipe differs from the defaults:

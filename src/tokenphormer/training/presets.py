@@ -67,10 +67,11 @@ _OWN: dict[str, object] = {
     "final_norm": True,
 }
 RECIPES: dict[str, dict[str, object]] = {
-    "alike": _PLUS  # neighbours are mostly of one class
-    | {"hidden_channels": 128, "num_heads": 4, "num_hops": 2, "dropout": 0.5, "feature_dropout": 0.7}
-    | {"learning_rate": 1e-2, "weight_decay": 1e-2, "consistency": 1.0}
-    | {"score_hops": 10, "score_teleport": 0.2, "score_dropout": 0.5},
+    "alike": _PLUS  # neighbours are somewhat of one class: each mean over them is a token with a norm of its own
+    | {"row_activation": False, "token_activation": True, "include_own": False}
+    | {"hidden_channels": 64, "num_heads": 4, "num_walks": 0, "num_hops": 3, "hop_normalisation": "row"}
+    | {"dropout": 0.5, "feature_dropout": 0.7, "learning_rate": 1e-2, "weight_decay": 1e-2, "consistency": 1.0}
+    | {"score_hops": 2, "score_teleport": 0.4, "score_dropout": 0.5},
     "many hops": _PLUS
     | {"hidden_channels": 128, "num_heads": 4, "num_hops": 10, "dropout": 0.5, "attention_dropout": 0.5}
     | {"feature_dropout": 0.3, "learning_rate": 1e-2, "weight_decay": 1e-3, "consistency": 0.5}
@@ -106,8 +107,6 @@ CPU_SIZE: dict[str, object] = {"hidden_channels": 64, "max_epochs": 200, "patien
 """What makes a recipe small enough for a CPU."""
 _WITHOUT_AGREEMENT: dict[str, object] = {"consistency": 0.0, "weight_average": 0.9}
 CPU_CHANGES: dict[str, dict[str, object]] = {
-    "alike": {"num_walks": 0, "num_hops": 3, "hop_normalisation": "row", "score_hops": 2, "score_teleport": 0.4}
-    | {"row_activation": False, "token_activation": True, "include_own": False},
     "many hops": {"num_walks": 0, "num_hops": 4, "weight_average": 0.98},
     "agreeing": _WITHOUT_AGREEMENT,
     "near scores": _WITHOUT_AGREEMENT,
@@ -115,8 +114,7 @@ CPU_CHANGES: dict[str, dict[str, object]] = {
 """What else a CPU changes of some recipes. Scoring nodes twice takes twice the time, so it does without agreement; a
 running mean of the weights, which takes none, gives a third of a point on Cora and Citeseer. Two keep agreement:
 *alike*, where it is worth a point on Flickr, and *many hops*, 0.4 on debian. Ten hops and eight walks take six times as
-long as four hops. *Alike* reads three means over neighbours in place of eight walks, each a token with a norm of its
-own, which gives 0.7 on Flickr; at the size for a GPU that is to be tried on all graphs (experiments/LOG.md)."""
+long as four hops."""
 FEW_EDGES = 20
 """Edges between training nodes, one that goes both ways as two, below which nothing is said about their classes."""
 FEW_NODES = 1000
