@@ -201,9 +201,9 @@ def test_files_tell_what_the_settings_lack(tmp_path: Path) -> None:
 
 def test_without_settings_beside_the_main_studys_cell() -> None:
     mine: dict[str, Any] = {"model": "tokenphormer+", "dataset": "cora"}
-    second = dict(entry("tokenphormer+").starts[0])
-    rows = [trial(0, **mine, val_accuracy=0.9), trial(1, **mine, val_accuracy=0.8, values=second)]
-    rows += [make_row(**mine, split=split, test_accuracy=0.8 + split / 10) for split in (0, 1)]
+    first, second = dict(entry("tokenphormer+").first), dict(entry("tokenphormer+").starts[0])
+    rows = [trial(0, **mine, val_accuracy=0.9, values=first), trial(1, **mine, val_accuracy=0.8, values=second)]
+    rows += [make_row(**mine, split=split, test_accuracy=0.8 + split / 10, values=first) for split in (0, 1)]
     worse = [make_row(**mine, split=0, test_accuracy=0.1, values=second)]
     name = "without settings, on a CPU"
     rows += worse + rows_of("defaults", name, [0.81, 0.89], values={"dropout": 0.1})

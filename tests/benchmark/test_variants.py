@@ -121,10 +121,13 @@ def test_what_is_added_is_taken_away_where_it_is_there(study: Run, tmp_path: Pat
     """On Cora nothing is known of a search, so its defaults are taken apart; on Photo the settings that were found."""
     found = {"consistency": 0.0, "feature_dropout": 0.0, "fresh_walks": True, "l2": 5e-3}
     found |= {"final_norm": True, "score_learned": True, "weight_average": 0.9}
+    found |= {"token_activation": True, "include_own": False}
     append_row(tmp_path / "main.jsonl", trial(20, model="tokenphormer+", dataset="photo", values=found))
     rows = study("additions", merge=(tmp_path / "main.jsonl",))
     names = {d: {r["study"].partition(": ")[2] for r in rows if r["dataset"] == d} for d in ("cora", "photo")}
     lacking = {
+        "without activated tokens",
+        "with own features in every token",
         "without fresh walks",
         "without Adam's decay",
         "without learned weights of scores",
