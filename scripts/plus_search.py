@@ -5,8 +5,8 @@
 Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset (or
 another share, `--keep`) on `--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them
 sees a test label. It can be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the
-rows tell. `--search plus-averaged`, `plus-wide` and those that begin with `plus-agreement`, `plus-cpu` or `plus-tokens`
-draw nothing: they are all combinations.
+rows tell. `--search plus-averaged`, `plus-wide`, `plus-plain` and those that begin with `plus-agreement`, `plus-cpu` or
+`plus-tokens` draw nothing: they are all combinations.
 """
 
 from __future__ import annotations
@@ -328,7 +328,25 @@ TOKENS_SIZE: dict[str, tuple[object, ...]] = {
     "weight_average": (0.0, 0.9),
 }
 """The same without walks, in other sizes."""
+TOKENS_WIDE: dict[str, tuple[object, ...]] = {
+    RECIPE: ("alike",),
+    "hidden_channels": (64, 128, 256),
+    "num_hops": (3, 5),
+    "dropout": (0.5, 0.3),
+    "weight_average": (0.0, 0.9),
+}
+"""*Alike* as it is since then, wider, with more hops, less dropout or a running mean of the weights."""
+PLAIN: dict[str, tuple[object, ...]] = {
+    RECIPE: ("agreeing",),
+    "score_dropout": (0.7, 0.0),
+    "label_smoothing": (0.1, 0.0),
+    "final_norm": (True, False),
+    "l2": (5e-3, 0.0),
+}
+"""*Agreeing* without what gave nothing when it was taken away alone (`tables/additions.md`)."""
 SPACES = {
+    "plus-tokens-wide": TOKENS_WIDE,
+    "plus-plain": PLAIN,
     "plus-tokens": TOKENS,
     "plus-tokens-size": TOKENS_SIZE,
     "plus-agreement": AGREEMENT,

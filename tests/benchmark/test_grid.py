@@ -27,7 +27,8 @@ from tokenphormer.benchmark.grid import Plan, fill, only_writer, usual_protocol
 from tokenphormer.benchmark.methods import FIRST_TRIALS
 from tokenphormer.benchmark.rows import Row, append_row, read_rows, row_key
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job
-from tokenphormer.benchmark.search import Search, best_trial, trials_by_number
+from tokenphormer.benchmark.search import AGAIN, Search, best_trial, trials_by_number
+from tokenphormer.benchmark.tables import cell_results, notes
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.files import NO_LOCKS
 from tokenphormer.graph import Graph
@@ -574,3 +575,74 @@ def test_trials_on_several_splits(tmp_path: Path, tiny_datasets: Graph, monkeypa
     again = tmp_path / "again"
     fill(three, again, CPU, workers=1)
     assert {row_key(row) for row in read_rows([again])} <= {row_key(row) for row in rows}
+
+
+def lucky_run(job: Job, device: torch.device) -> Row:
+    """Trial 1 is the best by far on the first search split, and fails on all others; trial 2 never fails."""
+    row = fake_run(job, device)
+    if job.model != "mlp":
+        return row
+    fails = row["config"]["dropout"] == 0.5 and job.split != SEARCH_SPLITS
+    accuracy = 0.1 if fails else {0.2: 0.4, 0.5: 0.9, 0.7: 0.6}[row["config"]["dropout"]]
+    return row | {"val_accuracy": accuracy}
+
+
+def lucky_values(self: Search, number: int) -> dict[str, Any]:
+    return {"dropout": (0.2, 0.5, 0.7)[number]}
+
+
+LUCK = Plan(("mlp",), ("cora",), splits=2, budget=3)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_search_that_was_lucky_is_judged_again_on_more_splits(
+    workers: int, tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every trial, on the splits that were not seen, and the final runs of what is best then; all rows are kept."""
+    use(monkeypatch, Inline(random.Random(1)), lucky_run)
+    monkeypatch.setattr(Search, "ask", lucky_values)
+    plan = dataclasses.replace(LUCK, models=("mlp", "gcn"))
+    fill(plan, tmp_path, CPU, workers=workers)
+    assert fill(plan, tmp_path, CPU) == 0
+    both = rows_of(tmp_path)
+    rows = [row for row in both if row["model"] == "mlp"]
+    assert len(both) - len(rows) == plan.budget + plan.splits, "no luck, no second look"
+    tried = sorted((row["trial"], row["split"]) for row in rows if row["kind"] == "trial")
+    assert tried == [(number, 100 + split) for number in range(3) for split in range(AGAIN)]
+    finals = sorted((row["config"]["dropout"], row["split"], row["trial"]) for row in rows if row["kind"] == "final")
+    assert finals == [(0.5, 0, -1), (0.5, 1, -1), (0.7, 0, -1), (0.7, 1, -1)]
+    assert [row["kind"] for row in rows[:5]] == ["trial"] * 3 + ["final"] * 2, "first as always"
+    cell, other = cells = cell_results(both, ("cora",), plan.models)
+    assert (cell.mean, cell.n, cell.trials, cell.search_splits, cell.short, cell.lucky) == (50, 2, 3, AGAIN, "", False)
+    assert (other.search_splits, other.again) == (1, False)
+    assert f"MLP on cora: judged on {AGAIN} splits, for what was chosen on fewer was lucky" in notes(cells)
+    assert (
+        "cora: stratified splits; search of 3 trials a method, on validation of a split that is not reported"
+        in notes(cells)
+    )
+
+
+def test_a_search_that_was_lucky_is_gone_on_with_after_any_stop(
+    tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(monkeypatch, Inline(), lucky_run)
+    monkeypatch.setattr(Search, "ask", lucky_values)
+    fill(LUCK, tmp_path / "one go", CPU)
+    whole = rows_of(tmp_path / "one go")
+    for stop in range(len(whole)):
+        out = tmp_path / str(stop)
+        for row in whole[:stop]:
+            append_row(out / "rows.jsonl", row)
+        assert fill(LUCK, out, CPU) == len(whole) - stop
+        assert same(rows_of(out)) == same(whole)
+
+
+@pytest.mark.parametrize("changes", [{"search_splits": AGAIN}, {"splits": 1, "budget": 1}])
+def test_a_search_on_as_many_splits_or_without_luck_is_not_judged_again(
+    changes: dict[str, int], tiny_datasets: Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(monkeypatch, Inline(), lucky_run)
+    monkeypatch.setattr(Search, "ask", lucky_values)
+    plan = dataclasses.replace(LUCK, **changes)
+    fill(plan, tmp_path, CPU)
+    assert len(rows_of(tmp_path)) == plan.budget * plan.search_splits + plan.splits

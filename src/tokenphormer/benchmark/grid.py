@@ -23,7 +23,16 @@ from tokenphormer.benchmark import workers as processes
 from tokenphormer.benchmark.methods import complete, current_rows, entry, offer
 from tokenphormer.benchmark.rows import Row, append_row, config_hash, read_rows
 from tokenphormer.benchmark.running import SEARCH_SPLITS, Job, OwnGraph, dataset, run, split_of, values_tuple
-from tokenphormer.benchmark.search import Search, best_values, find_optuna, rows_by_trial, values_of
+from tokenphormer.benchmark.search import (
+    AGAIN,
+    LUCKY,
+    Search,
+    best_trial,
+    find_optuna,
+    luck,
+    rows_by_trial,
+    values_of,
+)
 from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceError
 from tokenphormer.files import NO_LOCKS
 from tokenphormer.graph.datasets import DATASETS, load_graph, passed_over
@@ -134,7 +143,14 @@ class Cell:
 
     def next_job(self) -> Job | None:
         """The next run, or None if there is nothing to do (now)."""
-        splits = range(SEARCH_SPLITS, SEARCH_SPLITS + self.plan.search_splits)
+        job = self._search_and_finals(self.plan.search_splits)
+        if job is None and self.plan.search_splits < AGAIN and self._was_lucky():
+            return self._search_and_finals(AGAIN)
+        return job
+
+    def _search_and_finals(self, search_splits: int) -> Job | None:
+        """The next run of the trials, each on so many splits, and then of what was best in them."""
+        splits = range(SEARCH_SPLITS, SEARCH_SPLITS + search_splits)
         tried = rows_by_trial(self.trials)
         missing = [(t, split) for t in range(self.plan.budget) for split in splits if split not in tried.get(t, {})]
         for trial, split in missing:
@@ -144,23 +160,33 @@ class Cell:
                 known = next(iter(tried.get(trial, {}).values()), None)
                 values = self.search.ask(trial) if known is None else values_of(known)
                 return self._claim("trial", trial, split, values)
-        if missing:
-            return None
-        chosen = best_values(self.trials, self.plan.budget, self.plan.search_splits)
+        chosen = None if missing else best_trial(self.trials, self.plan.budget, search_splits)
         if chosen is None:
             return None
-        wanted = config_hash(complete(entry(self.model), chosen))
-        done = {int(row["split"]) for row in self.finals if row["config_hash"] == wanted}
+        done = {int(row["split"]) for row in self._finals_of(chosen)}
         for split in range(self.plan.splits):
-            if split not in done and ("final", -1, split) not in self.claimed:
-                return self._claim("final", -1, split, chosen)
+            if split not in done and ("final", int(chosen["trial"]), split) not in self.claimed:
+                return self._claim("final", int(chosen["trial"]), split, values_of(chosen))
         return None
+
+    def _finals_of(self, chosen: Row) -> list[Row]:
+        wanted = config_hash(complete(entry(self.model), values_of(chosen)))
+        return [row for row in self.finals if row["config_hash"] == wanted]
+
+    def _was_lucky(self) -> bool:
+        """Whether the final runs are over and far below what the search saw: all its trials are judged again then."""
+        chosen = best_trial(self.trials, self.plan.budget, self.plan.search_splits)
+        finals = self._finals_of(chosen) if chosen else []
+        if not set(range(self.plan.splits)) <= {int(row["split"]) for row in finals}:
+            return False
+        seen = luck(self.trials, finals, self.plan.budget, self.plan.search_splits)
+        return seen is not None and seen > LUCKY
 
     def _claim(self, kind: str, trial: int, split: int, values: dict[str, Any]) -> Job:
         self.claimed.add((kind, trial, split))
         # A seed a split, in searches too: settings that train from one start alone are not to win.
-        seed = split - SEARCH_SPLITS if kind == "trial" else split
-        about = (kind, self.model, self.dataset, self.protocol, split, values_tuple(values), seed, STUDY, trial)
+        seed, number = (split - SEARCH_SPLITS, trial) if kind == "trial" else (split, -1)
+        about = (kind, self.model, self.dataset, self.protocol, split, values_tuple(values), seed, STUDY, number)
         judged = self.plan.judged if kind == "trial" else ""
         return Job(*about, judged=judged, own=self.plan.own.get(self.dataset))
 
@@ -220,7 +246,7 @@ def fill(
     """Run what is missing until the grid is full or the time is up; how many runs were added to `out`/rows.jsonl."""
     processes.check_workers(workers)
     find_optuna()  # before a file is made
-    check_data(plan, (*range(plan.splits), *range(SEARCH_SPLITS, SEARCH_SPLITS + plan.search_splits)))
+    check_data(plan, (*range(plan.splits), *range(SEARCH_SPLITS, SEARCH_SPLITS + max(plan.search_splits, AGAIN))))
     path, elsewhere = out / "rows.jsonl", read_rows(merge, say)
     check_rows(plan, elsewhere)
     with only_writer(path):

@@ -20,6 +20,12 @@ L2_TRIALS = (2e-2, 5e-4, 5e-3)
 RANDOM_TRIALS = 8
 """Trials inside the space that are drawn at random before the search begins to learn from them."""
 
+LUCKY = 3.0
+"""Points of validation accuracy that a chosen trial may have more than the final runs before its search was lucky."""
+
+AGAIN = 5
+"""Splits on which all trials of a lucky search are judged again."""
+
 DRAWS = 20
 """How often values are drawn anew that were tried before; a small space may have no others."""
 
@@ -171,6 +177,13 @@ def best_values(rows: list[Row], budget: int, splits: int = 1) -> dict[str, Any]
     """What the best of the first `budget` trials changes of the method's defaults; None if none ran."""
     best = best_trial(rows, budget, splits)
     return None if best is None else values_of(best)
+
+
+def luck(rows: list[Row], finals: list[Row], budget: int, splits: int = 1) -> float | None:
+    """How many points of validation accuracy the best trial has more than the final runs, on the mean."""
+    best = best_trial(rows, budget, splits)
+    done = [row["val_accuracy"] for row in finals if row["status"] == "done" and row.get("val_accuracy") is not None]
+    return None if best is None or not done else 100 * float(best["val_accuracy"] - sum(done) / len(done))
 
 
 def values_of(row: Row) -> dict[str, Any]:

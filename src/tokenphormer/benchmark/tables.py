@@ -16,7 +16,7 @@ from tokenphormer.benchmark.grid import STUDY, check_dataset, usual_protocol
 from tokenphormer.benchmark.methods import METHODS, current_rows, entry
 from tokenphormer.benchmark.paper import paper_figure
 from tokenphormer.benchmark.rows import Row, check_graphs
-from tokenphormer.benchmark.search import best_trial, trials_by_number
+from tokenphormer.benchmark.search import AGAIN, LUCKY, best_trial, luck, trials_by_number
 from tokenphormer.errors import InputError
 from tokenphormer.files import atomic_path
 from tokenphormer.graph.datasets import DATASETS
@@ -34,8 +34,6 @@ MARKS = (
 """One of them is in every file that tables are written to."""
 MOST = 0.75
 """Share of the methods run on a dataset that have had its budget; those that have not are marked."""
-LUCKY = 3.0
-"""Points of validation accuracy that a chosen trial may have more than the final runs before its cell says so."""
 DEVICES = {"cpu": "a CPU", "cuda": "a GPU"}
 Difference = tuple[float, float, float]
 """A mean and the ends of its 95 % interval."""
@@ -59,6 +57,8 @@ class CellResult:
     """Of the search that chose the settings."""
     search_splits: int = 1
     """Splits that each trial was judged on."""
+    again: bool = False
+    """Whether they were judged again, on more splits than those of most methods, for the first choice was lucky."""
     judged: str = ""
     """How the trials were judged, as in `Job`."""
     short: str = ""
@@ -162,8 +162,10 @@ def cell_results(
                     rows_of[method], finals[method], method, dataset, protocol, searches[method][0], references
                 )
                 short = _shortfall(cell.trials, searches[method][1], trials, searched) if cell.n else ""
-                luck = _luck(rows_of[method], finals[method], *searches[method]) if cell.n else None
-                cell = replace(cell, search_splits=searches[method][1], judged=judged, short=short, luck=luck)
+                seen = luck(_trials(rows_of[method]), finals[method], *searches[method]) if cell.n else None
+                again = bool(cell.n) and searches[method][1] > searched
+                cell = replace(cell, search_splits=searches[method][1], again=again, judged=judged)
+                cell = replace(cell, short=short, luck=seen)
                 if not rows_of[method] and any(row["model"] == method for row in here):
                     cell = replace(cell, reason="its rows are of other defaults")
                 found.append(cell)
@@ -246,10 +248,14 @@ def _trials_had(rows: list[Row], splits: int) -> int:
 def _search_of(rows: list[Row], trials: int, splits: int) -> tuple[int, int]:
     """The trials and splits that a method is judged by: those of most methods, or what it has had.
 
-    That is all its trials, on the splits that all of these were judged on.
+    That is all its trials, on the splits that all of these were judged on; on more if they were judged again because
+    what they chose first had been lucky.
     """
     had = min(trials, _trials_had(rows, 1))
-    return had, next((number for number in range(splits, 1, -1) if _trials_had(rows, number) >= had), 1)
+    judged = next((number for number in range(splits, 1, -1) if _trials_had(rows, number) >= had), 1)
+    again = judged < AGAIN and _trials_had(rows, AGAIN) >= had
+    seen = luck(_trials(rows), _finals(rows, had, judged), had, judged) if again else None
+    return had, AGAIN if seen is not None and seen > LUCKY else judged
 
 
 def _shortfall(trials: int, splits: int, most_trials: int, most_splits: int) -> str:
@@ -257,13 +263,6 @@ def _shortfall(trials: int, splits: int, most_trials: int, most_splits: int) -> 
     told = [f"{trials} trial{'s' if trials > 1 else ''}"] if trials < most_trials else []
     judged = f"judged on {splits} split{'s' if splits > 1 else ''}"
     return ", ".join([*told, judged] if splits < most_splits else told)
-
-
-def _luck(rows: list[Row], finals: list[Row], budget: int, splits: int) -> float | None:
-    """How many points of validation accuracy the chosen trial has more than the final runs, on the mean."""
-    best = best_trial(_trials(rows), budget, splits)
-    done = [row["val_accuracy"] for row in finals if row["status"] == "done" and row.get("val_accuracy") is not None]
-    return None if best is None or not done else 100 * float(best["val_accuracy"] - np.mean(done))
 
 
 def _trials(rows: Iterable[Row]) -> list[Row]:
@@ -415,7 +414,7 @@ def notes(cells: list[CellResult]) -> list[str]:
         ran = [cell for cell in here if cell.status == "re-run"]
         full = [cell for cell in ran if not cell.short] or ran
         trials = " or ".join(map(str, sorted({cell.trials for cell in full})))
-        number = max((cell.search_splits for cell in full), default=1)
+        number = max((cell.search_splits for cell in full if not cell.again), default=1)
         which = "a split that is not reported" if number == 1 else f"{number} splits that are not reported"
         half = ", on those of its nodes that did not stop the training" if here[0].judged else ""
         searched = f"search of {trials} trials a method, on validation of {which}{half}"
@@ -423,6 +422,8 @@ def notes(cells: list[CellResult]) -> list[str]:
         splits = one if any(cell.seeds_alone for cell in ran) else f"{here[0].protocol} splits"
         lines.append(f"{column}: {splits}; {searched if ran else 'nothing re-run yet'}")
     lines += [f"{entry(c.method).title} on {c.column}: {c.short} alone" for c in cells if c.short]
+    again = f"judged on {AGAIN} splits, for what was chosen on fewer was lucky"
+    lines += [f"{entry(c.method).title} on {c.column}: {again}" for c in cells if c.again]
     lucky = "points more on validation nodes in the trial that was chosen than in the final runs"
     lines += [f"{entry(c.method).title} on {c.column}: {c.luck:.1f} {lucky}" for c in cells if c.lucky]
     lines += [f"{entry(c.method).title} on {c.column}, {c.status}: {c.reason}" for c in cells if c.reason]
