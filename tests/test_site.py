@@ -319,3 +319,14 @@ def test_what_is_shown_of_a_search_has_its_first_settings_too(capsys: pytest.Cap
         assert told in capsys.readouterr().out
         search.show(study, others)  # of which nothing has come yet
         assert "none" in capsys.readouterr().out
+
+
+def test_sixteen_of_all_combinations_tell_each_choice_from_any_other_and_from_any_two() -> None:
+    search = script("plus_search")
+    space = {key: values for key, values in search.AGREEING.items() if len(values) == 2}
+    settings = [search.values_of("plus-agreeing", number) for number in search.fraction("plus-agreeing")]
+    levels = np.array([[2 * values.index(one[key]) - 1 for key, values in space.items()] for one in settings])
+    assert levels.shape == (16, 8)
+    assert (levels.T @ levels == 16 * np.eye(8)).all()
+    pairs = [levels[:, i] * levels[:, j] for i in range(8) for j in range(i)]
+    assert (levels.T @ np.array(pairs).T == 0).all()
