@@ -5,8 +5,8 @@
 Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset (or
 another share, `--keep`) on `--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them
 sees a test label. It can be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the
-rows tell. `--search plus-averaged`, `plus-wide`, `plus-plain`, `plus-agreeing` and those that begin with
-`plus-agreement`, `plus-cpu` or `plus-tokens` draw nothing: they are all combinations.
+rows tell. `--search plus-averaged`, `plus-wide`, `plus-plain`, `plus-agreeing`, `plus-near` and those that
+begin with `plus-agreement`, `plus-cpu` or `plus-tokens` draw nothing: they are all combinations.
 """
 
 from __future__ import annotations
@@ -273,6 +273,7 @@ WIDE: dict[str, tuple[object, ...]] = {
     "l2": (5e-3, 1e-2, 2e-2),
     "num_hops": (1, 2),
     "score_teleport": (0.2, 0.4),
+    "score_dropout": (0.7,),
 }
 """*Agreeing*, wider and with more decay: the three best of `plus-alike-refined` on DBLP, on two splits, were so."""
 AGREEMENT: dict[str, tuple[object, ...]] = {
@@ -338,6 +339,8 @@ TOKENS_WIDE: dict[str, tuple[object, ...]] = {
 """*Alike* as it is since then, wider, with more hops, less dropout or a running mean of the weights."""
 PLAIN: dict[str, tuple[object, ...]] = {
     RECIPE: ("agreeing",),
+    "num_hops": (1,),
+    "dropout": (0.7,),
     "score_dropout": (0.7, 0.0),
     "label_smoothing": (0.1, 0.0),
     "final_norm": (True, False),
@@ -358,7 +361,20 @@ AGREEING: dict[str, tuple[object, ...]] = {
 }
 """*Agreeing* with all edges, as `plus-plain` found it better on DBLP: eight choices of two. Of the 256 combinations 16
 tell what each choice is worth: `--fraction` takes those."""
+NEAR: dict[str, tuple[object, ...]] = {
+    RECIPE: ("near scores",),
+    "score_dropout": (0.7, 0.0),
+    "num_hops": (1, 2),
+    "l2": (1e-2, 2e-2),
+    "score_teleport": (0.5, 0.3),
+    "label_smoothing": (0.2, 0.1),
+    "feature_dropout": (0.7, 0.5),
+    "dropout": (0.8, 0.6),
+    "final_norm": (True, False),
+}
+"""*Near scores*, for Citeseer, in the same way."""
 SPACES = {
+    "plus-near": NEAR,
     "plus-agreeing": AGREEING,
     "plus-tokens-wide": TOKENS_WIDE,
     "plus-plain": PLAIN,

@@ -76,10 +76,10 @@ RECIPES: dict[str, dict[str, object]] = {
     | {"hidden_channels": 128, "num_heads": 4, "num_hops": 10, "dropout": 0.5, "attention_dropout": 0.5}
     | {"feature_dropout": 0.3, "learning_rate": 1e-2, "weight_decay": 1e-3, "consistency": 0.5}
     | {"score_hops": 2, "score_teleport": 0.4, "weight_average": 0.9},
-    "agreeing": _PLUS_L2  # two scorings are to agree, and most edges are left out while scores are passed on
-    | {"hidden_channels": 128, "num_heads": 4, "num_walks": 0, "num_hops": 1, "attention_dropout": 0.0}
-    | {"dropout": 0.7, "feature_dropout": 0.5, "learning_rate": 1e-2, "weight_decay": 1e-2, "l2": 5e-3}
-    | {"consistency": 0.5, "score_hops": 10, "score_teleport": 0.2, "score_dropout": 0.7, "final_norm": True},
+    "agreeing": _PLUS_L2  # two scorings are to agree, and scores are passed on along all edges
+    | {"hidden_channels": 128, "num_heads": 4, "num_walks": 0, "num_hops": 2, "attention_dropout": 0.0}
+    | {"dropout": 0.5, "feature_dropout": 0.5, "learning_rate": 1e-2, "weight_decay": 1e-2, "l2": 5e-3}
+    | {"consistency": 0.5, "score_hops": 10, "score_teleport": 0.2, "final_norm": True},
     "near scores": _PLUS_L2  # few neighbours: little is passed on, and as much as can be is left out in training
     | {"hidden_channels": 128, "num_heads": 4, "num_walks": 0, "num_hops": 1, "attention_dropout": 0.0}
     | {"dropout": 0.8, "feature_dropout": 0.7, "learning_rate": 5e-3, "weight_decay": 1e-2, "l2": 1e-2}
