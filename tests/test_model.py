@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -301,6 +302,27 @@ def test_dropout_on_a_cpu(share: float) -> None:
     assert torch.equal(dropout(x, share), out)
     assert torch.equal(dropout(x, 0.0), x)
     assert dropout(torch.zeros(0, 3), share).shape == (0, 3)
+
+
+def test_dropout_on_a_cpu_keeps_the_precision() -> None:
+    out = dropout(torch.full((1001, 33), 131.0, dtype=torch.bfloat16), 0.1)
+    assert out.dtype == torch.bfloat16
+    assert set(out.flatten().tolist()) == {0.0, 146.0}  # 145 if the factor were rounded before the product is
+
+
+@pytest.mark.parametrize("changes", [{}, {"row_activation": True}, {"token_activation": True}, {"num_heads": 2}])
+def test_tokens_are_of_the_precision_asked_for_in_training_too(changes: dict[str, Any]) -> None:
+    shape = ModelSettings(hidden_channels=8, num_layers=2, dropout=0.5, feature_dropout=0.5, **changes)
+    source = TokenSource(small_graph(), TokenSettings(num_walks=3), seed=3)
+    model, seen = Tokenphormer(source.num_features, 3, shape), []
+    for layer in model.layers:
+        layer.register_forward_hook(lambda _, given, made: seen.extend([*given, made]))
+    for training in (True, False):
+        scores = model.train(training)(source.batch(torch.arange(9)), torch.bfloat16)
+        assert scores.dtype == torch.float32
+        assert {H.dtype for H in seen} == {torch.bfloat16}
+        scores.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
 
 def test_dropout_of_nearly_all() -> None:

@@ -240,7 +240,7 @@ def dropout(x: Tensor, share: float) -> Tensor:
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     zeros = min(round(share * 2**16), 2**16 - 1)  # of the 2¹⁶ values
     keep = bits.view(torch.int16)[: x.numel()].view(x.shape) >= zeros - 2**15
-    return x * (keep * (2**16 / (2**16 - zeros)))
+    return (x * (keep * (2**16 / (2**16 - zeros)))).to(x.dtype)
 
 
 def _without_keys(gradient: Tensor) -> Tensor:

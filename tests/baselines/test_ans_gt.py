@@ -16,9 +16,9 @@ from tests.baselines.build import build, separable_graph
 from tokenphormer.baselines import load_baseline
 from tokenphormer.baselines.ans_gt import SAMPLERS, coarse_graph, coarsen, draw_distinct, significance
 from tokenphormer.baselines.biased_transformer import BiasedLayer
-from tokenphormer.baselines.ego_graphs import mix
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
+from tokenphormer.hashing import mix64_tensor
 from tokenphormer.hops import propagation_matrix
 from tokenphormer.training.loop import Labelled, Trainer
 from tokenphormer.training.settings import TrainingSettings
@@ -57,7 +57,7 @@ def test_mechanism_the_samplers_are_the_four_of_the_paper() -> None:
 def test_draws_without_replacement_have_the_law_of_one_after_the_other() -> None:
     weights = torch.tensor([0.5, 0.3, 0.0, 0.2])
     rows = 20_000
-    drawn = draw_distinct(weights.expand(rows, -1), 2, mix(torch.arange(rows)))
+    drawn = draw_distinct(weights.expand(rows, -1), 2, mix64_tensor(torch.arange(rows)))
     pairs = [tuple(pair) for pair in drawn.tolist()]
     expected = {(a, b): float(weights[a] * weights[b] / (1 - weights[a])) for a, b in permutations((0, 1, 3), 2)}
     assert set(pairs) == set(expected)

@@ -79,6 +79,14 @@ def test_token_curves_one_by_one(rule: str) -> None:
         np.testing.assert_allclose(curves.insertion, insertion, atol=1e-5)
 
 
+@pytest.mark.parametrize("rule", ["attention", "rollout", "occlusion", "random"])
+def test_where_there_is_nothing_to_remove_the_curves_are_flat(rule: str) -> None:
+    """As with the recipe *own features*, which has neither hops nor walks."""
+    reading = read(method_of(awkward_graph(), num_walks=0, num_hops=0), np.array([0, 5]))
+    for curves, whole in zip(token_curves(reading, rule), reading.probabilities.max(axis=1), strict=True):
+        np.testing.assert_allclose([curves.deletion, curves.insertion], np.full((2, 11), whole), atol=1e-6)
+
+
 def test_each_rule_is_what_it_is_called() -> None:
     """Two layers, so that what is rolled through them is not what the readout weighs."""
     reading = read(method_of(awkward_graph(), num_layers=2), np.array([0, 5]))

@@ -22,7 +22,7 @@ from tokenphormer.training.estimate import estimate
 from tokenphormer.training.fit import fit_tokenphormer
 from tokenphormer.training.loop import predict
 from tokenphormer.training.presets import config_for
-from tokenphormer.training.tokenphormer import TokenphormerMethod
+from tokenphormer.training.tokenphormer import TokenphormerMethod, activation_bytes
 from tokenphormer.walks import KINDS, sample_walks
 from tokenphormer.walks.sampling import csr_arrays
 
@@ -193,6 +193,31 @@ def test_the_estimate_grows_with_the_work(tmp_path: Path) -> None:
     wide = on_disk(tmp_path, tiny_graph(num_nodes=600, num_features=500), "wide")
     assert estimate(wide, split, tiny_config(), CPU).disk_bytes == 100 * base.disk_bytes
     assert any("hop features" in line for line in base.lines())
+
+
+def test_the_estimate_counts_all_that_an_update_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All nodes where scores are passed on; nodes twice, and as many others, where scorings are to agree."""
+    graph = tiny_graph(num_nodes=600)
+    split = tiny_split(graph)
+    train, val, _ = split.sizes
+    one = activation_bytes(tiny_config(), tokens=4, width=4)
+    monkeypatch.setattr("tokenphormer.training.estimate._matrix_rate", lambda *_: 1e9)
+
+    def guess(**changes: Any) -> Any:
+        return estimate(graph, split, tiny_config(**changes), CPU)
+
+    plain, agreeing = guess(), guess(consistency=1.0)
+    passed, both = guess(score_hops=2), guess(score_hops=2, consistency=1.0)
+    assert passed.host_bytes - plain.host_bytes >= (600 - train) * one
+    assert both.host_bytes - passed.host_bytes >= 600 * one
+    assert agreeing.host_bytes - plain.host_bytes >= 3 * train * one
+    assert guess(score_hops=2, batch_size=8).host_bytes == passed.host_bytes
+    assert agreeing.epoch_seconds / plain.epoch_seconds == pytest.approx((12 * train + val) / (3 * train + val))
+    assert both.epoch_seconds / passed.epoch_seconds == pytest.approx((6 + 1) / (3 + 1))
+
+    monkeypatch.setattr("tokenphormer.training.tokenphormer.CPU_BYTES", 100 * one)  # in pieces, one after another
+    pieces = guess(score_hops=2, consistency=1.0).host_bytes
+    assert pieces == guess(score_hops=2).host_bytes < passed.host_bytes
 
 
 def test_half_precision_takes_no_less_where_the_model_takes_the_graph_whole(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from tokenphormer.errors import InputError, ResourceError
 from tokenphormer.graph import Graph
 from tokenphormer.graph.disk import open_graph
 from tokenphormer.graph.disk_writer import write_graph
-from tokenphormer.hashing import mix64, mix64_array
+from tokenphormer.hashing import mix64, mix64_array, mix64_tensor
 from tokenphormer.walks import KINDS, Kind, sample_walks
 from tokenphormer.walks.reference import Walker, integer_weights
 from tokenphormer.walks.sampling import Backend, check_device
@@ -269,9 +270,11 @@ def test_a_copy_of_a_graph_on_disk_walks_by_its_own_edges(tmp_path: Path) -> Non
     assert loop.num_self_loops == 1
 
 
-def test_mix_is_the_same_in_python_and_numpy() -> None:
+def test_mix_is_the_same_in_python_numpy_and_torch() -> None:
     values = np.random.default_rng(0).integers(0, 2**64, 1000, dtype=np.uint64)
-    assert mix64_array(values).tolist() == [mix64(int(v)) for v in values]
+    expected = [mix64(int(v)) for v in values]
+    assert mix64_array(values).tolist() == expected
+    assert [z % 2**64 for z in mix64_tensor(torch.tensor(values.astype(np.int64))).tolist()] == expected
 
 
 @pytest.mark.parametrize(

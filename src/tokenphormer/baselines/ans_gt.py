@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, shares
 from tokenphormer.baselines.biased_transformer import BiasedLayer, hide
-from tokenphormer.baselines.ego_graphs import draw_key, mix, numbered, row_keys, uniform
+from tokenphormer.baselines.ego_graphs import draw_key, numbered, row_keys, uniform
 from tokenphormer.errors import InputError
 from tokenphormer.graph import Graph
-from tokenphormer.hashing import mix64_array
+from tokenphormer.hashing import mix64_array, mix64_tensor
 from tokenphormer.hops import propagation_matrix
 
 SAMPLERS = ("personalised PageRank", "1 hop", "2 hops", "feature similarity")
@@ -176,7 +176,7 @@ class ANSGT(Baseline):
         mixed = torch.einsum("s,sbn->bn", self.mixture, self.samplers[:, nodes])
         drawn = draw_distinct(mixed, self.settings.num_sampled, keys)
         own = self.cluster_of[nodes]
-        clusters = draw_distinct(self.between[own], self.settings.num_super_nodes - 1, mix(keys))
+        clusters = draw_distinct(self.between[own], self.settings.num_super_nodes - 1, mix64_tensor(keys))
         clusters = torch.where(clusters >= 0, clusters + self.task.num_nodes, -1)
         return torch.cat([nodes[:, None], drawn, own[:, None] + self.task.num_nodes, clusters], dim=1)
 

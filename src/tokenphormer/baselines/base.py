@@ -143,9 +143,9 @@ class Baseline(nn.Module):
         """
         return criterion(self.scores(nodes))
 
-    def generator(self, draw: int, *, prediction: bool = False) -> np.random.Generator:
-        """The random numbers of an epoch or a vote: a function of the seed and the draw alone."""
-        return np.random.default_rng(mix64(mix64(mix64(self.task.seed) + GOLDEN * draw) ^ (1 + prediction)))
+    def generator(self, epoch: int) -> np.random.Generator:
+        """The random numbers of an epoch, or those drawn before the first (0): a function of the seed and the epoch."""
+        return np.random.default_rng(mix64(mix64(mix64(self.task.seed) + GOLDEN * epoch) ^ 1))
 
 
 FULL_GRAPH_TRAINING: dict[str, object] = {

@@ -8,34 +8,27 @@ import torch
 from torch import Tensor
 
 from tokenphormer.baselines.base import Task
-from tokenphormer.hashing import GOLDEN, MIX_A, MIX_B, mix64
+from tokenphormer.hashing import GOLDEN, mix64, mix64_tensor, shift_right, signed
 
 
 def draw_key(seed: int, draw: int, *, prediction: bool) -> int:
     """The key of an epoch's samples, or of a vote's, as a signed 64-bit integer."""
-    return _signed(mix64(mix64(seed) ^ (2 * draw + prediction + 1)))
-
-
-def mix(z: Tensor) -> Tensor:
-    """`hashing.mix64` of every element of an int64 tensor."""
-    z = (z ^ _shift(z, 30)) * _signed(MIX_A)
-    z = (z ^ _shift(z, 27)) * _signed(MIX_B)
-    return z ^ _shift(z, 31)
+    return signed(mix64(mix64(seed) ^ (2 * draw + prediction + 1)))
 
 
 def row_keys(nodes: Tensor, key: int | Tensor) -> Tensor:
     """(B) a key for each node, under a common key or one each."""
-    return mix(mix(nodes ^ key))
+    return mix64_tensor(mix64_tensor(nodes ^ key))
 
 
 def numbered(keys: Tensor, number: Tensor) -> Tensor:
     """64 random bits: the `number`-th of every key."""
-    return mix(keys + number * _signed(GOLDEN))
+    return mix64_tensor(keys + number * signed(GOLDEN))
 
 
 def uniform(bits: Tensor) -> Tensor:
     """Random bits as float32 strictly between 0 and 1."""
-    return (_shift(bits, 41) + 0.5) * 2.0**-23
+    return (shift_right(bits, 41) + 0.5) * 2.0**-23
 
 
 class EgoGraphs:
@@ -116,7 +109,7 @@ def distinct(size: Tensor, count: int, keys: Tensor, slot: Tensor) -> Tensor:
     turn = torch.arange(count, device=size.device)
     last = size[..., None] - count + turn
     bits = numbered(keys[..., None], slot[..., None] + turn)
-    place = (_shift(bits, 32) * (last + 1).clamp(min=0)) >> 32
+    place = (shift_right(bits, 32) * (last + 1).clamp(min=0)) >> 32
     for i in range(1, count):
         taken = (place[..., :i] == place[..., i : i + 1]).any(dim=-1)
         place[..., i] = torch.where(taken, last[..., i], place[..., i])
@@ -128,12 +121,3 @@ def first_seen(tokens: Tensor) -> Tensor:
     """(B, T) the tokens with −1 wherever a node stands a second time in its row."""
     same = tokens[:, :, None] == tokens[:, None, :]
     return tokens.masked_fill(same.tril(diagonal=-1).any(dim=2), -1)
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def _shift(z: Tensor, bits: int) -> Tensor:
-    """Logical right shift."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from tokenphormer.baselines.base import Baseline, Task, at_least, check_heads, shares
 from tokenphormer.baselines.biased_transformer import BiasedLayer, hide
-from tokenphormer.baselines.ego_graphs import EgoGraphs, draw_key, mix, read_in_groups
+from tokenphormer.baselines.ego_graphs import EgoGraphs, draw_key, read_in_groups
+from tokenphormer.hashing import mix64_tensor
 from tokenphormer.hops import propagation_matrix
 
 
@@ -146,7 +147,7 @@ class Gophormer(Baseline):
         """(num_samples · B, T) ego-graphs of the nodes, all of the first sample first."""
         number = torch.arange(num_samples, device=nodes.device).repeat_interleave(len(nodes))
         fan_outs = (self.settings.fan_out, self.settings.second_fan_out)
-        return self.egos.sample(nodes.repeat(num_samples), fan_outs, mix(number + self.key))
+        return self.egos.sample(nodes.repeat(num_samples), fan_outs, mix64_tensor(number + self.key))
 
     def read(self, tokens: Tensor) -> Tensor:
         """(B, C) class scores of the ego-graphs' centres."""

@@ -98,7 +98,7 @@ def token_curves(reading: Reading, rule: Rule, seed: int = 0) -> list[Curves]:
         keep = np.stack([kept_units(scores[1:]) for scores in score_tokens(reading, rule)])
     predicted = reading.probabilities.argmax(axis=1)
     variants = keep.shape[1]
-    with_self = np.pad(keep.reshape(-1, units), ((0, 0), (1, 0)), constant_values=True)
+    with_self = np.pad(keep.reshape(count * variants, units), ((0, 0), (1, 0)), constant_values=True)
     left = reading.of_kept(np.repeat(np.arange(count), variants), with_self)
     of_class = left[np.arange(len(left)), np.repeat(predicted, variants)].reshape(count, variants)
     return [Curves.of(values) for values in of_class]

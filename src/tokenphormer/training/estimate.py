@@ -94,7 +94,12 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
         return int(rows + entries + batch * activations)
 
     activations = activation_bytes(config, tokens, number)
-    training = step_bytes(min(most, config.batch_size, max(1, split.sizes[0])), activations)
+    draws = 2 if config.consistency else 1  # scorings that are to agree
+    if config.score_hops:  # of all nodes; where these are several pieces, each is dropped and worked out again
+        held = min(most, n)
+        training = (draws if held == n else 1) * step_bytes(held, activations)
+    else:  # where scorings are to agree, of as many nodes again
+        training = draws * step_bytes(draws * min(most, config.batch_size, max(1, split.sizes[0])), activations)
     # Without gradients a layer's numbers are dropped as the next is worked out.
     predicting = step_bytes(min(most, max(1, *split.sizes)), activations / (2 * config.num_layers))
     step = fixed + max(training, predicting)
@@ -108,11 +113,12 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
     working = min(2 * 4 * n * width, max(COLUMN_BYTES, 8 * n)) + 16 * n if hops else 0
     on_gpu = device.type != "cpu"
     host += working if on_gpu else max(working, step)
-    seen = split.sizes[0] * 3 + split.sizes[1]  # forward and backward are three times forward
-    each = _node_products(config, tokens) + 2 * (1 if whole else reads) * width * 2 * h
     updates = -(-split.sizes[0] // config.batch_size)
+    trained, judged = draws * draws * split.sizes[0], split.sizes[1]
     if config.score_hops:  # every update scores all nodes
-        seen = n * (3 * updates + 1)
+        trained, judged = draws * updates * n, n
+    seen = 3 * trained + judged  # forward and backward are three times forward
+    each = _node_products(config, tokens) + 2 * (1 if whole else reads) * width * 2 * h
     rate = _matrix_rate(config, device) * SHARE_OF_RATE
     threads = max(1, torch.get_num_threads())
     passed = graph.num_directed_edges * width * config.num_hops  # features times edges
