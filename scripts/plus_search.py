@@ -373,7 +373,20 @@ NEAR: dict[str, tuple[object, ...]] = {
     "final_norm": (True, False),
 }
 """*Near scores*, for Citeseer, in the same way."""
+CPU_AGREEING: dict[str, tuple[object, ...]] = {
+    RECIPE: ("agreeing",),
+    "hidden_channels": (64,),
+    "max_epochs": (200,),
+    "patience": (30,),
+    "consistency": (0.0,),
+    "weight_average": (0.9,),
+    "num_hops": (1, 2),
+    "dropout": (0.7, 0.5),
+    "score_dropout": (0.7, 0.0),
+}
+"""*Agreeing* at its size for a CPU, before it changed (number 0) and since (7)."""
 SPACES = {
+    "plus-cpu-agreeing": CPU_AGREEING,
     "plus-near": NEAR,
     "plus-agreeing": AGREEING,
     "plus-tokens-wide": TOKENS_WIDE,
