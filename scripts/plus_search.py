@@ -5,8 +5,9 @@
 Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset (or
 another share, `--keep`) on `--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them
 sees a test label. It can be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the
-rows tell. `--search plus-averaged`, `plus-wide`, `plus-plain`, `plus-agreeing`, `plus-near` and those that
-begin with `plus-agreement`, `plus-cpu` or `plus-tokens` draw nothing: they are all combinations.
+rows tell. `--search plus-averaged`, `plus-wide`, `plus-plain` and those that begin with `plus-agreement`,
+`plus-cpu` or `plus-tokens` draw nothing: they are all combinations. So are those of which `--fraction` takes sixteen:
+`plus-agreeing`, `plus-near`, `plus-hops` and `plus-apart`; of these it says what each choice is worth.
 """
 
 from __future__ import annotations
@@ -373,6 +374,30 @@ NEAR: dict[str, tuple[object, ...]] = {
     "final_norm": (True, False),
 }
 """*Near scores*, for Citeseer, in the same way."""
+HOPS: dict[str, tuple[object, ...]] = {
+    RECIPE: ("many hops",),
+    "hidden_channels": (128, 256),
+    "num_hops": (10, 6),
+    "num_walks": (8, 0),
+    "dropout": (0.5, 0.3),
+    "feature_dropout": (0.3, 0.5),
+    "consistency": (0.5, 1.0),
+    "weight_average": (0.9, 0.98),
+    "score_teleport": (0.4, 0.2),
+}
+"""*Many hops*, for Photo and debian, in the same way."""
+APART: dict[str, tuple[object, ...]] = {
+    RECIPE: ("unlike",),
+    "hidden_channels": (64, 128),
+    "num_layers": (3, 1),
+    "num_walks": (4, 0),
+    "l2": (5e-4, 5e-3),
+    "feature_dropout": (0.5, 0.3),
+    "label_smoothing": (0.1, 0.3),
+    "weight_average": (0.98, 0.9),
+    "learning_rate": (1e-2, 5e-3),
+}
+"""*Unlike*, for Actor, in the same way."""
 CPU_AGREEING: dict[str, tuple[object, ...]] = {
     RECIPE: ("agreeing",),
     "hidden_channels": (64,),
@@ -388,6 +413,8 @@ CPU_AGREEING: dict[str, tuple[object, ...]] = {
 SPACES = {
     "plus-cpu-agreeing": CPU_AGREEING,
     "plus-near": NEAR,
+    "plus-hops": HOPS,
+    "plus-apart": APART,
     "plus-agreeing": AGREEING,
     "plus-tokens-wide": TOKENS_WIDE,
     "plus-plain": PLAIN,
@@ -413,6 +440,9 @@ SPACES = {
     "plus-unlike-l2": UNLIKE_L2,
     "plus-scores-l2": SCORES_L2,
 }
+
+FRACTIONS = ("plus-agreeing", "plus-near", "plus-hops", "plus-apart")
+"""Spaces of eight choices of two, for `--fraction`."""
 
 
 def values_of(study: str, number: int) -> dict[str, Any]:
@@ -500,6 +530,29 @@ class Stages:
         self.rows.append(row)
 
 
+def effects(study: str, rows: list[Row]) -> dict[str, tuple[float, float]]:
+    """Of each of eight choices of two, the points from its first to its second value, and their standard error.
+
+    From the splits on which all sixteen settings of the fraction were run; the error is that of a mean over splits.
+    """
+    on: dict[int, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        if row["status"] == "done":
+            on[row["trial"]][row["split"]] = 100 * row["val_accuracy"]
+    numbers = fraction(study)
+    splits = sorted(set.intersection(*(set(on[number]) for number in numbers)))
+    found = {}
+    for key, values in SPACES[study].items():
+        if len(values) == 2 and len(splits) > 1:
+            signs = [2 * values.index(values_of(study, number)[key]) - 1 for number in numbers]
+            told = [
+                sum(sign * on[number][split] for sign, number in zip(signs, numbers, strict=True)) / 8
+                for split in splits
+            ]
+            found[key] = statistics.mean(told), statistics.stdev(told) / len(told) ** 0.5
+    return found
+
+
 def show(study: str, rows: list[Row]) -> None:
     """The best settings of each dataset, and the mean of each value among the better half of all settings."""
     by: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
@@ -516,6 +569,11 @@ def show(study: str, rows: list[Row]) -> None:
         print(f"\n{name}: {len(trials)} settings, {len(ranked)} of them on {most} splits")
         for accuracy, number in ranked[:6]:
             print(f"  {100 * accuracy:.2f} {number} {values_of(study, number)}")
+        if study in FRACTIONS:
+            for key, (points, error) in effects(study, [row for found in trials.values() for row in found]).items():
+                before, after = SPACES[study][key]
+                print(f"    {key:20} {before} -> {after}: {points:+.2f} ± {error:.2f}")
+            continue
         rows_of = {number: {row["split"]: row for row in found} for number, found in trials.items()}
         first = [(on[SEARCH_SPLITS]["val_accuracy"], number) for number, on in rows_of.items() if SEARCH_SPLITS in on]
         middle = statistics.median([accuracy for accuracy, _ in first] or [0.0])

@@ -321,12 +321,29 @@ def test_what_is_shown_of_a_search_has_its_first_settings_too(capsys: pytest.Cap
         assert "none" in capsys.readouterr().out
 
 
-def test_sixteen_of_all_combinations_tell_each_choice_from_any_other_and_from_any_two() -> None:
+@pytest.mark.parametrize("study", ["plus-agreeing", "plus-near", "plus-hops", "plus-apart"])
+def test_sixteen_of_all_combinations_tell_each_choice_from_any_other_and_from_any_two(study: str) -> None:
     search = script("plus_search")
-    space = {key: values for key, values in search.AGREEING.items() if len(values) == 2}
-    settings = [search.values_of("plus-agreeing", number) for number in search.fraction("plus-agreeing")]
+    space = {key: values for key, values in search.SPACES[study].items() if len(values) == 2}
+    settings = [search.values_of(study, number) for number in search.fraction(study)]
     levels = np.array([[2 * values.index(one[key]) - 1 for key, values in space.items()] for one in settings])
     assert levels.shape == (16, 8)
     assert (levels.T @ levels == 16 * np.eye(8)).all()
     pairs = [levels[:, i] * levels[:, j] for i in range(8) for j in range(i)]
     assert (levels.T @ np.array(pairs).T == 0).all()
+
+
+def test_what_each_choice_is_worth_is_found_from_the_sixteen(capsys: pytest.CaptureFixture[str]) -> None:
+    search, study = script("plus_search"), "plus-near"
+    rows = []
+    for number in search.fraction(study):
+        for split, luck in ((100, 0.0), (101, 0.01), (102, 0.02)):
+            worth = 0.02 * (search.values_of(study, number)["num_hops"] == 2) * (1 + luck)
+            rows.append(trial(number, study=study, split=split, val_accuracy=0.7 + luck + worth))
+    rows.append(trial(search.fraction(study)[0], study=study, split=103, val_accuracy=0.1))  # the others are to come
+    found = search.effects(study, rows)
+    assert found.pop("num_hops") == (pytest.approx(2.02), pytest.approx(0.02 / 3**0.5))
+    assert set(found) == {key for key, values in search.NEAR.items() if len(values) == 2} - {"num_hops"}
+    assert all(abs(points) < 1e-9 for points, _ in found.values())
+    search.show(study, rows)
+    assert "num_hops             1 -> 2: +2.02 ± 0.01\n" in capsys.readouterr().out
