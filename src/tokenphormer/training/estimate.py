@@ -94,7 +94,8 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
         return int(rows + entries + batch * activations)
 
     activations = activation_bytes(config, tokens, number)
-    training = step_bytes(min(most, config.batch_size, max(1, split.sizes[0])), activations)
+    held, seen = _scored(config, n, split, most)
+    training = step_bytes(held, activations)
     # Without gradients a layer's numbers are dropped as the next is worked out.
     predicting = step_bytes(min(most, max(1, *split.sizes)), activations / (2 * config.num_layers))
     step = fixed + max(training, predicting)
@@ -108,11 +109,7 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
     working = min(2 * 4 * n * width, max(COLUMN_BYTES, 8 * n)) + 16 * n if hops else 0
     on_gpu = device.type != "cpu"
     host += working if on_gpu else max(working, step)
-    seen = split.sizes[0] * 3 + split.sizes[1]  # forward and backward are three times forward
     each = _node_products(config, tokens) + 2 * (1 if whole else reads) * width * 2 * h
-    updates = -(-split.sizes[0] // config.batch_size)
-    if config.score_hops:  # every update scores all nodes
-        seen = n * (3 * updates + 1)
     rate = _matrix_rate(config, device) * SHARE_OF_RATE
     threads = max(1, torch.get_num_threads())
     passed = graph.num_directed_edges * width * config.num_hops  # features times edges
@@ -129,6 +126,19 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
         epoch_seconds=seen * each / rate,
         max_epochs=config.max_epochs,
     )
+
+
+def _scored(config: Config, n: int, split: Split, most: int) -> tuple[int, int]:
+    """How many nodes' activations a step holds, and how many nodes an epoch takes forward; backward counts as two."""
+    train, val, _ = split.sizes
+    batch = max(1, min(config.batch_size, train))
+    draws = 2 if config.consistency else 1
+    if not config.score_hops:  # for consistency as many nodes again are drawn from the graph
+        return draws * draws * min(most, batch), 3 * draws * draws * train + val
+    updates, pieces = -(-train // config.batch_size), -(-n // most)  # every update scores all nodes
+    if pieces == 1:
+        return draws * n, (3 * draws * updates + 1) * n
+    return -(-n // pieces), (4 * draws * updates + 1) * n  # a piece is worked out again in the backward pass
 
 
 def _array_bytes(graph: Graph) -> int:
