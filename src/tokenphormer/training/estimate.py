@@ -6,8 +6,10 @@ it for the order of magnitude.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,6 +58,10 @@ class Estimate:
     def longest_seconds(self) -> float:
         """If validation keeps improving to the last epoch."""
         return self.prepare_seconds + self.max_epochs * self.epoch_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts: bytes and seconds."""
+        return dataclasses.asdict(self) | {"longest_seconds": self.longest_seconds}
 
     def lines(self) -> list[str]:
         """For people."""
