@@ -148,6 +148,10 @@ def test_a_dry_run_writes_nothing(cli: Cli, mine: str) -> None:
     assert answer.code == 0, answer
     assert [line.split("  ")[0] for line in answer.out.splitlines()] == ["host memory", "GPU memory", "disk", "time"]
     assert "none is used" in answer.out
+    answer = cli("train", "disk", *QUICK, "--dry-run", "--device", "cpu", "--json")
+    found = json.loads(answer.out)
+    assert (found["graph"], found["device"], found["gpu_bytes"]) == ("mine", "cpu", 0)
+    assert found["longest_seconds"] == found["prepare_seconds"] + found["max_epochs"] * found["epoch_seconds"]
     assert files() == before
 
 

@@ -137,7 +137,7 @@ def _convert(name: str, value: object, kind: Any) -> object:
     if origin is tuple:
         if isinstance(value, list | tuple) and len(value) == len(arguments):
             return tuple(_convert(name, v, k) for v, k in zip(value, arguments, strict=True))
-        raise InputError(f"{name}: {_show(value)}; expected {len(arguments)} values")
+        raise InputError(f"{name}: {_show(value)}; expected {len(arguments)} values, in brackets and with commas")
     assert not isinstance(kind, types.UnionType), f"{name}: a type that no rule here reads"
     if kind is float and isinstance(value, int | str) and not isinstance(value, bool):  # YAML reads 1e-3 as a text
         with suppress(ValueError, OverflowError):

@@ -162,8 +162,12 @@ def test_fixed_splits_are_found_by_number() -> None:
     with pytest.raises(InputError, match="splits 0 to 2, not 3"):
         make_split(graph, "geom-gcn", 3)
     own = graph_of([0] * 5, splits=(Split([0], [1], [2]),))
-    with pytest.raises(InputError, match="comes with no geom-gcn split"):
-        make_split(own, "geom-gcn")
+    with pytest.raises(InputError, match="comes with no geom-gcn split; only some published datasets do; use 'given'"):
+        make_split(own, "geom-gcn")  # a column 'split' it has, and another would not help
+    with pytest.raises(InputError, match="published datasets do; use 'stratified'"):
+        make_split(graph_of([0] * 5), "geom-gcn")
+    with pytest.raises(InputError, match="comes with no given split; add a 'split' column"):
+        make_split(graph_of([0] * 5), "given")
 
 
 @pytest.mark.parametrize("protocol", ["stratified", "class-balanced", "two-stage", "given"])

@@ -195,6 +195,45 @@ def test_the_estimate_grows_with_the_work(tmp_path: Path) -> None:
     assert any("hop features" in line for line in base.lines())
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize(
+    "changes", [{}, {"consistency": 1.0}, {"score_hops": 2}, {"score_hops": 2, "consistency": 1.0}, {"batch_size": 7}]
+)
+def test_the_estimate_counts_the_nodes_that_an_epoch_scores(
+    changes: dict[str, Any], pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those of the training part alone: all of them where scores are passed on, and twice for consistency."""
+    graph = tiny_graph()
+    split, config = tiny_split(graph), tiny_config(max_epochs=1, num_walks=0, **changes)
+    monkeypatch.setattr("tokenphormer.training.tokenphormer.activation_bytes", lambda *_: 1)
+    monkeypatch.setattr("tokenphormer.training.tokenphormer.CPU_BYTES", graph.num_nodes // pieces)
+    monkeypatch.setattr("tokenphormer.training.estimate._matrix_rate", lambda *_: 1.0)
+    forward, backward = 0, 0
+    own_scores = TokenphormerMethod.own_scores
+
+    def counted(method: TokenphormerMethod, nodes: torch.Tensor) -> torch.Tensor:
+        nonlocal forward
+        forward += len(nodes)  # first, since what is worked out again ends with the last number that is needed
+        scores = own_scores(method, nodes)
+        if scores.requires_grad:
+            scores.register_hook(back)
+        return scores
+
+    def back(gradient: torch.Tensor) -> None:
+        nonlocal backward
+        backward += len(gradient)
+
+    def seconds_of_a_node() -> float:
+        """From an epoch that scores one node: to train and to validate on it."""
+        one = Split(split.train[:1], split.train[:0], split.test, "one")
+        return estimate(graph, one, tiny_config(num_walks=0), CPU).epoch_seconds / 3
+
+    monkeypatch.setattr(TokenphormerMethod, "own_scores", counted)
+    fit_tokenphormer(graph, split, config, CPU)
+    seconds = estimate(graph, split, config, CPU).epoch_seconds
+    assert seconds / seconds_of_a_node() == pytest.approx(forward + 2 * backward)
+
+
 def test_the_estimate_counts_all_that_an_update_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """All nodes where scores are passed on; nodes twice, and as many others, where scorings are to agree."""
     graph = tiny_graph(num_nodes=600)

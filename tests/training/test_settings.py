@@ -167,6 +167,7 @@ WRONG_TYPES: list[tuple[str, object, str]] = [
     ("walk_ratios", [0.5, 0.5], r"walk_ratios: \[0.5, 0.5\]; expected 4 values"),
     ("walk_ratios", [1, 1, 1, 1, 1], "expected 4 values"),
     ("walk_ratios", 0.25, "walk_ratios: 0.25; expected 4 values"),
+    ("walk_ratios", "1,0,0,0", "walk_ratios: '1,0,0,0'; expected 4 values, in brackets and with commas"),
     ("walk_ratios", [1, 1, 1, "x"], "walk_ratios: 'x'; expected a value of type float"),
     ("walk_pooling", "max", "walk_pooling: 'max'; expected one of mean, sum"),
     ("walk_pooling", True, "walk_pooling: True; expected one of mean, sum"),

@@ -351,8 +351,11 @@ def train(
         if dry_run:
             from tokenphormer.training.estimate import estimate
 
-            for line in estimate(loaded, chosen, settings, where).lines() if distributed.is_first() else ():
-                typer.echo(line)
+            guess = estimate(loaded, chosen, settings, where)
+            about = {"graph": loaded.name, "split": chosen.name, "device": str(where)}
+            for line in [json.dumps(guess.to_json() | about)] if as_json else guess.lines():
+                if distributed.is_first():
+                    typer.echo(line)
             return
         folder = _folder(out, loaded.name, resume, where)
         with LiveProgress(settings.max_epochs, folder if tensorboard else None) as live:

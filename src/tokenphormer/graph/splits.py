@@ -198,6 +198,9 @@ def _fixed_split(graph: Graph, protocol: str, number: int) -> Split:
     splits = [s for s in graph.splits if protocol == "given" or s.name.startswith("geom-gcn")]
     if not splits:
         hint = "add a 'split' column to its nodes table, or use 'stratified'"
+        if protocol == "geom-gcn":  # which no column gives
+            instead = "'given', which it has" if graph.splits else "'stratified'"
+            hint = f"only some published datasets do; use {instead}"
         raise InputError(f"graph '{graph.name}' comes with no {protocol} split; {hint}")
     if not 0 <= number < len(splits):
         raise InputError(f"graph '{graph.name}' has {protocol} splits 0 to {len(splits) - 1}, not {number}")

@@ -6,8 +6,10 @@ it for the order of magnitude.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,6 +59,10 @@ class Estimate:
         """If validation keeps improving to the last epoch."""
         return self.prepare_seconds + self.max_epochs * self.epoch_seconds
 
+    def to_json(self) -> dict[str, Any]:
+        """For scripts: bytes and seconds."""
+        return dataclasses.asdict(self) | {"longest_seconds": self.longest_seconds}
+
     def lines(self) -> list[str]:
         """For people."""
         gpu = f"{self.gpu_bytes / 1e9:.1f} GB" if self.gpu_bytes else "none is used"
@@ -94,12 +100,8 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
         return int(rows + entries + batch * activations)
 
     activations = activation_bytes(config, tokens, number)
-    draws = 2 if config.consistency else 1  # scorings that are to agree
-    if config.score_hops:  # of all nodes; where these are several pieces, each is dropped and worked out again
-        held = min(most, n)
-        training = (draws if held == n else 1) * step_bytes(held, activations)
-    else:  # where scorings are to agree, of as many nodes again
-        training = draws * step_bytes(draws * min(most, config.batch_size, max(1, split.sizes[0])), activations)
+    held, seen = _scored(config, n, split, most)
+    training = step_bytes(held, activations)
     # Without gradients a layer's numbers are dropped as the next is worked out.
     predicting = step_bytes(min(most, max(1, *split.sizes)), activations / (2 * config.num_layers))
     step = fixed + max(training, predicting)
@@ -113,11 +115,6 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
     working = min(2 * 4 * n * width, max(COLUMN_BYTES, 8 * n)) + 16 * n if hops else 0
     on_gpu = device.type != "cpu"
     host += working if on_gpu else max(working, step)
-    updates = -(-split.sizes[0] // config.batch_size)
-    trained, judged = draws * draws * split.sizes[0], split.sizes[1]
-    if config.score_hops:  # every update scores all nodes
-        trained, judged = draws * updates * n, n
-    seen = 3 * trained + judged  # forward and backward are three times forward
     each = _node_products(config, tokens) + 2 * (1 if whole else reads) * width * 2 * h
     rate = _matrix_rate(config, device) * SHARE_OF_RATE
     threads = max(1, torch.get_num_threads())
@@ -135,6 +132,19 @@ def estimate(graph: Graph, split: Split, config: Config, device: torch.device) -
         epoch_seconds=seen * each / rate,
         max_epochs=config.max_epochs,
     )
+
+
+def _scored(config: Config, n: int, split: Split, most: int) -> tuple[int, int]:
+    """How many nodes' activations a step holds, and how many nodes an epoch takes forward; backward counts as two."""
+    train, val, _ = split.sizes
+    batch = max(1, min(config.batch_size, train))
+    draws = 2 if config.consistency else 1
+    if not config.score_hops:  # for consistency as many nodes again are drawn from the graph
+        return draws * draws * min(most, batch), 3 * draws * draws * train + val
+    updates, pieces = -(-train // config.batch_size), -(-n // most)  # every update scores all nodes
+    if pieces == 1:
+        return draws * n, (3 * draws * updates + 1) * n
+    return -(-n // pieces), (4 * draws * updates + 1) * n  # a piece is worked out again in the backward pass
 
 
 def _array_bytes(graph: Graph) -> int:
