@@ -303,7 +303,11 @@ def train(
     ] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting.")] = None,
     split: Annotated[
-        str, typer.Option(help="stratified, two-stage, class-balanced, geom-gcn, given; auto: given if there is one.")
+        str,
+        typer.Option(
+            help="stratified, two-stage, class-balanced, geom-gcn, given; auto: a dataset's own, else given if there "
+            "is one, else stratified."
+        ),
     ] = "auto",
     split_seed: Annotated[int | None, typer.Option(help="Seed of a random split, number of a fixed one.")] = None,
     seeds: Annotated[int, typer.Option(help="Train this many times, with seeds one after the other.")] = 1,
@@ -405,7 +409,11 @@ def tune(
         Path | None, typer.Option(help="The folder to write, or to go on in; default: runs/NAME-tune.")
     ] = None,
     split: Annotated[
-        str, typer.Option(help="stratified, two-stage, class-balanced, geom-gcn, given; auto: given if there is one.")
+        str,
+        typer.Option(
+            help="stratified, two-stage, class-balanced, geom-gcn, given; auto: a dataset's own, else given if there "
+            "is one, else stratified."
+        ),
     ] = "auto",
     split_seed: Annotated[int | None, typer.Option(help="Seed of a random split, number of a fixed one.")] = None,
     sgpm: Annotated[
