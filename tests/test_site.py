@@ -321,7 +321,7 @@ def test_what_is_shown_of_a_search_has_its_first_settings_too(capsys: pytest.Cap
         assert "none" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("study", ["plus-agreeing", "plus-near", "plus-hops", "plus-apart"])
+@pytest.mark.parametrize("study", ["plus-agreeing", "plus-near", "plus-hops", "plus-apart", "plus-own"])
 def test_sixteen_of_all_combinations_tell_each_choice_from_any_other_and_from_any_two(study: str) -> None:
     search = script("plus_search")
     space = {key: values for key, values in search.SPACES[study].items() if len(values) == 2}
