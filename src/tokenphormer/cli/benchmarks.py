@@ -21,8 +21,8 @@ def benchmark(
     search_splits: Annotated[
         int,
         typer.Option(
-            help="Splits that each trial is judged on, by the mean of their validation accuracies. A search whose choice "
-            "is over 3 points lower in the final runs was lucky: all its trials are judged again on 5."
+            help="Splits that each trial is judged on, by the mean of their validation accuracies. A search whose "
+            "choice is over 3 points lower in the final runs was lucky: all its trials are judged again on 5."
         ),
     ] = 1,
     held_out: Annotated[
