@@ -5,9 +5,8 @@
 Settings number i is the same on every dataset. All are tried on one split; the best quarter of each dataset (or
 another share, `--keep`) on `--more` further ones. Every training is a row (experiments/rows/plus-*.jsonl), none of them
 sees a test label. It can be stopped and gone on with anywhere. With `--show ROWS …` it trains nothing and says what the
-rows tell. `--search plus-averaged`, `plus-wide`, `plus-plain` and those that begin with `plus-agreement`,
-`plus-cpu` or `plus-tokens` draw nothing: they are all combinations. So are those of which `--fraction` takes sixteen:
-`plus-agreeing`, `plus-near`, `plus-hops` and `plus-apart`; of these it says what each choice is worth.
+rows tell. A space that begins with a recipe draws nothing: its settings are all combinations, or, of eight choices of
+two, the sixteen of `--fraction`; of these it says what each choice is worth.
 """
 
 from __future__ import annotations
@@ -398,6 +397,25 @@ APART: dict[str, tuple[object, ...]] = {
     "learning_rate": (1e-2, 5e-3),
 }
 """*Unlike*, for Actor, in the same way."""
+OWN: dict[str, tuple[object, ...]] = {
+    RECIPE: ("own features",),
+    "hidden_channels": (64, 128),
+    "num_layers": (1, 2),
+    "l2": (5e-3, 1e-2),
+    "feature_dropout": (0.0, 0.3),
+    "label_smoothing": (0.3, 0.1),
+    "dropout": (0.7, 0.5),
+    "normalise_features": (False, True),
+    "final_norm": (True, False),
+}
+"""*Own features*, for Wisconsin and Cornell, in the same way."""
+OWN_SIZE: dict[str, tuple[object, ...]] = {
+    RECIPE: ("own features",),
+    "l2": (5e-3, 1e-2, 2e-2),
+    "hidden_channels": (64, 128),
+    "num_layers": (1, 2),
+}
+"""Around the best of them, for Wisconsin."""
 CPU_AGREEING: dict[str, tuple[object, ...]] = {
     RECIPE: ("agreeing",),
     "hidden_channels": (64,),
@@ -415,6 +433,8 @@ SPACES = {
     "plus-near": NEAR,
     "plus-hops": HOPS,
     "plus-apart": APART,
+    "plus-own": OWN,
+    "plus-own-size": OWN_SIZE,
     "plus-agreeing": AGREEING,
     "plus-tokens-wide": TOKENS_WIDE,
     "plus-plain": PLAIN,
@@ -441,7 +461,7 @@ SPACES = {
     "plus-scores-l2": SCORES_L2,
 }
 
-FRACTIONS = ("plus-agreeing", "plus-near", "plus-hops", "plus-apart")
+FRACTIONS = ("plus-agreeing", "plus-near", "plus-hops", "plus-apart", "plus-own")
 """Spaces of eight choices of two, for `--fraction`."""
 
 

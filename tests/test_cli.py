@@ -260,6 +260,27 @@ def write_tables(folder: Path, nodes: str | None, edges: str) -> None:
         (folder / "nodes.csv").write_text(nodes)
 
 
+@pytest.mark.parametrize(
+    ("head", "row", "reason"),
+    [
+        ("id,label", "{n},{c}", "has no features"),
+        ("id,label,one,split", "{n},{c},{n},train", "part 'val' has no labelled node"),
+        ("id,label,one,split", "{n},a,{n},{p}", "there is 1 class"),
+        ("id,label,one,split", "{n},{c},{n}e9,{p}", "features reach"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_training_would(head: str, row: str, reason: str, cli: Cli) -> None:
+    """Nobody prepares for a training that will not be."""
+    parts = ("train", "val", "test")
+    rows = [row.format(n=n, c="ab"[n % 2], p=parts[n % 3]) for n in range(1, 31)]
+    write_tables(Path("mine"), "\n".join([head, *rows]) + "\n", "source,target\n1,2\n2,3\n")
+    dry, real = (cli("train", "mine", "--device", "cpu", *option) for option in (("--dry-run",), ("--out", "run")))
+    assert dry.code == real.code == 2
+    assert reason in dry.err
+    assert dry.err == real.err
+    assert (dry.out, Path("run").exists()) == ("", False)
+
+
 REFUSED = {
     "unknown dataset": (["debain"], "'debain' is neither a dataset nor an existing path; nearest: debian"),
     "no directions": (["debian", "--directed"], "holds an undirected graph"),

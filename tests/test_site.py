@@ -267,7 +267,10 @@ def test_the_page_says_what_each_addition_is_worth() -> None:
     with (ROOT / "experiments" / "tables" / "additions.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if row["variant"] != "all of it":
-                found = lost.setdefault(row["variant"].removeprefix("without "), {})
+                name = row["variant"].replace(
+                    "with own features in every token", "own features in the self token alone"
+                )
+                found = lost.setdefault(name.removeprefix("without "), {})
                 if float(row["from"]) > 0 or float(row["to"]) < 0:
                     found[row["dataset"]] = -float(row["difference"])
     page = (DOCS / "benchmark.md").read_text(encoding="utf-8")
@@ -321,7 +324,7 @@ def test_what_is_shown_of_a_search_has_its_first_settings_too(capsys: pytest.Cap
         assert "none" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("study", ["plus-agreeing", "plus-near", "plus-hops", "plus-apart"])
+@pytest.mark.parametrize("study", ["plus-agreeing", "plus-near", "plus-hops", "plus-apart", "plus-own"])
 def test_sixteen_of_all_combinations_tell_each_choice_from_any_other_and_from_any_two(study: str) -> None:
     search = script("plus_search")
     space = {key: values for key, values in search.SPACES[study].items() if len(values) == 2}

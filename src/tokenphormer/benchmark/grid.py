@@ -91,7 +91,7 @@ class Plan:
     budget: int = 10
     """Trials of each search."""
     search_splits: int = 1
-    """Splits on whose validation nodes each trial is judged; the mean counts."""
+    """Splits on whose validation nodes each trial is judged; the mean counts. Lucky searches go on to `AGAIN`."""
     protocol: str = "auto"
     """`auto`: geom-gcn where the paper has it, what came with a graph of one's own, stratified elsewhere."""
     judged: str = ""

@@ -354,7 +354,9 @@ def train(
             say(note)
         if dry_run:
             from tokenphormer.training.estimate import estimate
+            from tokenphormer.training.fit import check_trainable
 
+            check_trainable(loaded, chosen, settings, say_once)
             guess = estimate(loaded, chosen, settings, where)
             about = {"graph": loaded.name, "split": chosen.name, "device": str(where)}
             for line in [json.dumps(guess.to_json() | about)] if as_json else guess.lines():

@@ -163,10 +163,7 @@ class TokenSource:
             x = row_normalised(x) if settings.normalise_features else x.astype(np.float32, copy=False)
         encodings = _encodings(graph, settings)
         self.num_features = graph.num_features + (0 if encodings is None else encodings.shape[1])
-        if not self.num_features:
-            raise InputError(
-                f"graph '{graph.name}' has no features; give some, or ask for positional encodings (walk_pe=8)"
-            )
+        check_width(graph, self.num_features)
         self._sgpm = None if sgpm is None else torch.tensor(sgpm, device=self.device)
         self._all_walks: Tensor | None = None
         self._recent: dict[int, tuple[ref[Tensor], TokenBatch]] = {}
@@ -333,6 +330,14 @@ class TokenSource:
         operator = token_operator(columns, values, width)
         shape = (size, columns.shape[1])
         return TokenBatch(rows, operator, shape, s.num_hops, hop, hop_rows, self._signs, sgpm)
+
+
+def check_width(graph: Graph, width: int) -> None:
+    """Raise if a node has nothing that could be read, neither features nor positional encodings."""
+    if not width:
+        raise InputError(
+            f"graph '{graph.name}' has no features; give some, or ask for positional encodings (walk_pe=8)"
+        )
 
 
 def _encodings(graph: Graph, settings: TokenSettings) -> NDArray[np.float32] | None:

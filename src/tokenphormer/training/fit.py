@@ -18,9 +18,10 @@ from tokenphormer.errors import InputError, InterruptedTrainingError, ResourceEr
 from tokenphormer.graph import Graph, Split
 from tokenphormer.hashing import digest
 from tokenphormer.signals import put_off_signals
+from tokenphormer.tokens.source import check_width
 from tokenphormer.training.calibration import HIGHEST, LOWEST, fit_temperature
 from tokenphormer.training.checkpoint import load_checkpoint, save_checkpoint
-from tokenphormer.training.loop import Labelled, Progress, Trainer, predict
+from tokenphormer.training.loop import Labelled, Progress, Trainer, check_labels, predict
 from tokenphormer.training.settings import Config
 from tokenphormer.training.tokenphormer import TokenphormerMethod
 
@@ -58,14 +59,7 @@ def fit_tokenphormer(
     With a `checkpoint` path the state is written there now and then, and an existing file is gone on from. Ctrl-C
     or SIGTERM then ends the epoch, writes the state and raises `InterruptedTrainingError`.
     """
-    split.check(graph)
-    if config.calibrate and not len(split.val):
-        raise InputError("calibrate: a temperature is fitted on validation nodes, and the split has none")
-    missing = np.setdiff1d(np.arange(graph.num_classes), graph.y[split.train])
-    if missing.size and len(split.train):
-        names = ", ".join(graph.class_names[c] for c in missing[:5])
-        say(f"no training node is of class {names}: it cannot be learned, and will never be predicted with reason")
-    _check_features(graph, config, say)
+    check_trainable(graph, split, config, say)
     if sgpm is None and config.sgpm_token != Config().sgpm_token:
         say(f"sgpm_token={config.sgpm_token} has no effect: no pre-trained SGPM was given, so there is no SGPM-token")
     if device.type == "cuda":
@@ -73,7 +67,7 @@ def fit_tokenphormer(
     began = time.perf_counter()
     try:
         method = TokenphormerMethod(graph, config, graph.num_classes, device, sgpm=sgpm)
-        train, val = (Labelled(part, graph.y[part]) for part in (split.train, split.val))
+        train, val = (_labelled(graph, part) for part in (split.train, split.val))
         trainer = Trainer(method, train, val, graph.num_classes, config, device, say)
         identity = {"config": config.hash, "split": split.hash, "graph": graph.fingerprint}
         if sgpm is not None:
@@ -145,8 +139,26 @@ def _run_with_checkpoints(
     return progress
 
 
+def check_trainable(graph: Graph, split: Split, config: Config, say: Callable[[str], None] = lambda _: None) -> None:
+    """Raise if a training would be refused for what its graph and split lack; say what people may not expect."""
+    split.check(graph)
+    if config.calibrate and not len(split.val):
+        raise InputError("calibrate: a temperature is fitted on validation nodes, and the split has none")
+    missing = np.setdiff1d(np.arange(graph.num_classes), graph.y[split.train])
+    if missing.size and len(split.train):
+        names = ", ".join(graph.class_names[c] for c in missing[:5])
+        say(f"no training node is of class {names}: it cannot be learned, and will never be predicted with reason")
+    check_labels(_labelled(graph, split.train), _labelled(graph, split.val), graph.num_classes)
+    _check_features(graph, config, say)
+
+
+def _labelled(graph: Graph, part: NDArray[np.int64]) -> Labelled:
+    return Labelled(part, graph.y[part])
+
+
 def _check_features(graph: Graph, config: Config, say: Callable[[str], None]) -> None:
     x: Any = graph.x
+    check_width(graph, graph.num_features + config.laplacian_pe + config.walk_pe)
     if not graph.num_features:
         return
     if graph.stored is not None and x is graph.stored.content[3]:

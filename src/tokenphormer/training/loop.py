@@ -113,7 +113,7 @@ class Trainer:
         device: torch.device,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        _check_labels(train, val, num_classes)
+        check_labels(train, val, num_classes)
         self.method, self.settings, self.device, self.say = method, settings, device, say
         self.train_nodes, self.num_classes = train.nodes, num_classes
         self.labels = torch.zeros(int(max(train.nodes.max(), val.nodes.max())) + 1, dtype=torch.int64, device=device)
@@ -410,7 +410,8 @@ def _too_little_memory(error: Exception, scores_all: bool = False) -> ResourceEr
     return ResourceError(f"out of memory with a single node at a time ({error}); use fewer or smaller tokens")
 
 
-def _check_labels(train: Labelled, val: Labelled, num_classes: int) -> None:
+def check_labels(train: Labelled, val: Labelled, num_classes: int) -> None:
+    """Raise unless there are nodes of two classes to learn from, and some to say when to stop."""
     if num_classes < 2:
         raise InputError(f"there is {num_classes} class; telling classes apart takes at least 2")
     for name, part in (("train", train), ("val", val)):
